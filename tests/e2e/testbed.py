@@ -1,0 +1,561 @@
+#!/usr/bin/env python3
+"""A whole EtcFS cluster on this machine, for tests, demo and benchmark.
+
+A Testbed lives in one directory: etcd members on loopback with their data, an image file with its
+loop device, the mount points, logs, and who runs (`pids/`). Whatever stands under that directory can
+be taken down by anybody from the directory alone (`teardown`), also after its maker was killed:
+mounts and loop devices are found in the kernel's tables, processes by recorded pid and start time.
+
+A temporary bed has a janitor, a process of its own that waits for its maker's end: it takes down what
+is left, and past the deadline first aborts the FUSE connections, since a process that waits for a
+daemon cannot be killed before. So no test can leave a mount, a loop device or a process behind.
+
+Commands: testbed.py sweep            take down temporary beds whose makers are gone
+          testbed.py remount DIR NODE unmount and mount again one node (cold caches)
+          testbed.py down DIR         take down the bed in DIR
+"""
+
+import ctypes
+import http.client
+import json
+import os
+import pathlib
+import re
+import select
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+import unittest
+
+REPO = pathlib.Path(__file__).resolve().parents[2]
+PREFIX = "etcfs-e2e-"
+KILL_WAIT_S = 10
+UMOUNT_WAIT_S = 30
+MOUNT_WAIT_S = 30
+
+
+class BedError(RuntimeError):
+    """The bed could not be set up; the text says what failed, and shows the log's end."""
+
+
+def bin_dir():
+    return pathlib.Path(os.environ.get("ETCFS_BIN") or REPO / "build" / "bin")
+
+
+def beds_root():
+    return pathlib.Path(os.environ.get("ETCFS_TEST_DIR") or "/var/tmp")
+
+
+def say(text):
+    print(f"[{time.strftime('%H:%M:%S')}] {text}", file=sys.stderr, flush=True)
+
+
+def tail(path, lines=40):
+    try:
+        text = pathlib.Path(path).read_text(errors="replace").splitlines()
+    except OSError as e:
+        return f"({path}: {e.strerror})"
+    return "\n".join(text[-lines:])
+
+
+def run(argv, timeout=60, check=True, **kw):
+    """Runs a command to its end; output captured as text. BedError with that output if it fails."""
+    argv = [str(a) for a in argv]
+    p = subprocess.run(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                       stderr=subprocess.STDOUT, text=True, errors="replace", timeout=timeout, **kw)
+    if check and p.returncode != 0:
+        raise BedError(f"{' '.join(argv)}: exit {p.returncode}\n{p.stdout[-3000:]}")
+    return p
+
+
+# ---- processes: a pid counts only together with its start time, so a reused pid is never hit ----
+
+def start_time(pid):
+    """Start time of a process in clock ticks since boot; None if there is none, or only a zombie."""
+    try:
+        fields = pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except (OSError, ValueError):
+        return None
+    return None if fields[0] in "ZX" else int(fields[19])
+
+
+def record_pid(path, pid):
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(f"{pid} {start_time(pid) or 0}\n")
+
+
+def recorded_pid(path):
+    """The recorded process if it still runs, else None."""
+    try:
+        pid, started = map(int, path.read_text().split())
+    except (OSError, ValueError):
+        return None
+    return pid if start_time(pid) == started else None
+
+
+def wait_gone(path, seconds):
+    deadline = time.monotonic() + seconds
+    while recorded_pid(path) is not None:
+        if time.monotonic() > deadline:
+            return False
+        reap()
+        time.sleep(0.02)
+    return True
+
+
+def reap():
+    """Collects the exit states of children started by any bed of this process."""
+    for p in list(subprocess._active) if hasattr(subprocess, "_active") else []:
+        p.poll()
+    for p in Testbed.children:
+        p.poll()
+
+
+def kill_recorded(path, sig=signal.SIGKILL):
+    pid = recorded_pid(path)
+    if pid is not None:
+        try:
+            os.kill(pid, sig)
+        except ProcessLookupError:
+            pass
+    return pid
+
+
+# ---- mounts and loop devices: the kernel's tables are the truth ---------------------------------
+
+def mounts_under(path):
+    """(mount point, minor device number, type) of what is mounted at or below path, deepest first."""
+    found = []
+    prefix = str(path)
+    for line in pathlib.Path("/proc/self/mountinfo").read_text(errors="surrogateescape").splitlines():
+        fields, _, rest = line.partition(" - ")
+        fields = fields.split()
+        point = re.sub(r"\\([0-7]{3})", lambda m: chr(int(m.group(1), 8)), fields[4])
+        if point == prefix or point.startswith(prefix + "/"):
+            found.append((point, int(fields[2].split(":")[1]), rest.split()[0]))
+    return sorted(found, key=lambda m: -len(m[0]))
+
+
+def abort_connection(minor):
+    """Ends a FUSE connection: everything that waits for its daemon fails at once."""
+    control = pathlib.Path("/sys/fs/fuse/connections")
+    if not control.joinpath(str(minor)).exists():
+        subprocess.run(["mount", "-t", "fusectl", "fusectl", str(control)],
+                       stderr=subprocess.DEVNULL, check=False)
+    try:
+        control.joinpath(str(minor), "abort").write_text("1")
+    except OSError:
+        pass
+
+
+def unmount(point, timeout=UMOUNT_WAIT_S):
+    """Unmounts; true if it went in the ordinary way, false if it had to be forced."""
+    clean = True
+    for where, minor, kind in [m for m in mounts_under(point) if m[0] == str(point)]:
+        try:
+            p = subprocess.run(["umount", where], timeout=timeout, capture_output=True, text=True)
+            if p.returncode == 0:
+                continue
+            say(f"umount {where}: {p.stderr.strip()}")
+        except subprocess.TimeoutExpired:
+            say(f"umount {where} hangs")
+        clean = False
+        if kind.startswith("fuse"):
+            abort_connection(minor)
+        subprocess.run(["umount", "-l", where], timeout=timeout, check=False, capture_output=True)
+    return clean
+
+
+def loops_under(path):
+    found = []
+    for back in pathlib.Path("/sys/block").glob("loop*/loop/backing_file"):
+        try:
+            name = back.read_text().rstrip("\n").removesuffix(" (deleted)")
+        except OSError:
+            continue
+        if name.startswith(str(path) + "/"):
+            found.append("/dev/" + back.parts[3])
+    return found
+
+
+def attach_loop(image):
+    direct = run(["losetup", "--find", "--show", "--direct-io=on", image], check=False)
+    if direct.returncode != 0:  # a filesystem without O_DIRECT
+        direct = run(["losetup", "--find", "--show", image])
+    return direct.stdout.split()[-1]
+
+
+def teardown(directory, keep_files=False):
+    """Takes down everything that stands under a bed's directory. True if nothing needed force."""
+    directory = pathlib.Path(directory).resolve()
+    pids = directory / "pids"
+    clean = all([unmount(m[0]) for m in mounts_under(directory)])
+    nodes = sorted(pids.glob("node-*")) if pids.is_dir() else []
+    for path in nodes:  # a daemon ends by itself once it is unmounted
+        if not wait_gone(path, KILL_WAIT_S):
+            say(f"{path.name} does not end after umount, killing it")
+            clean = False
+    others = sorted(set(pids.iterdir()) - set(nodes)) if pids.is_dir() else []
+    for path in nodes + others:
+        kill_recorded(path, signal.SIGKILL if path in nodes else signal.SIGTERM)
+    for path in nodes + others:
+        if not wait_gone(path, KILL_WAIT_S):
+            kill_recorded(path)
+            wait_gone(path, KILL_WAIT_S)
+    for where, minor, kind in mounts_under(directory):
+        if kind.startswith("fuse"):
+            abort_connection(minor)
+        subprocess.run(["umount", "-l", where], check=False, capture_output=True)
+    for loop in loops_under(directory):
+        subprocess.run(["losetup", "-d", loop], check=False, capture_output=True)
+    if not keep_files:
+        shutil.rmtree(directory, ignore_errors=True)
+    return clean
+
+
+def sweep():
+    """Takes down temporary beds whose makers are gone."""
+    for directory in sorted(beds_root().glob(PREFIX + "*")):
+        if recorded_pid(directory / "owner") is None:
+            say(f"sweeping {directory}")
+            teardown(directory)
+
+
+# ---- the janitor --------------------------------------------------------------------------------
+
+def diagnose(directory):
+    """What a reader of the test's output needs to understand a hang."""
+    for path in sorted((directory / "pids").glob("*")):
+        pid = recorded_pid(path)
+        say(f"{path.name}: " + ("not running" if pid is None else f"pid {pid}"))
+        if pid is None or not path.name.startswith("node-"):
+            continue
+        for thread in sorted(pathlib.Path(f"/proc/{pid}/task").glob("*")):
+            try:
+                say(f"  thread {thread.name} {(thread / 'comm').read_text().strip()} in "
+                    f"{(thread / 'wchan').read_text().strip() or '?'}")
+            except OSError:
+                pass
+    show_logs(directory)
+
+
+def show_logs(directory):
+    for log in sorted((directory / "log").glob("node-*")):
+        print(f"--- end of {log.name}\n{tail(log)}", file=sys.stderr, flush=True)
+
+
+def start_janitor(directory, deadline_s):
+    """Returns the descriptor whose closing (also by death) tells the janitor that we are done."""
+    read_end, write_end = os.pipe()
+    if os.fork() != 0:
+        os.close(read_end)
+        return write_end
+    try:
+        os.close(write_end)
+        os.setsid()
+        for s in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(s, signal.SIG_IGN)
+        owner = directory / "owner"
+        if not select.select([read_end], [], [], deadline_s)[0]:
+            say(f"deadline of {deadline_s} s passed: aborting the mounts")
+            diagnose(directory)
+            for _, minor, kind in mounts_under(directory):
+                if kind.startswith("fuse"):
+                    abort_connection(minor)
+            pid = recorded_pid(owner)
+            if not select.select([read_end], [], [], 20)[0] and pid is not None:
+                os.kill(pid, signal.SIGKILL)
+        if directory.exists():
+            teardown(directory)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(0)
+
+
+# ---- the bed ------------------------------------------------------------------------------------
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+class Testbed:
+    """See the module's text. Methods block until the thing is done and raise BedError if it is not."""
+
+    children = []  # Popen objects of this process, to be reaped
+
+    def __init__(self, directory, fs="test", deadline_s=None):
+        self.dir = pathlib.Path(directory).resolve()
+        self.fs = fs
+        for sub in ("pids", "log", "mnt", "nodes"):
+            (self.dir / sub).mkdir(parents=True, exist_ok=True)
+        record_pid(self.dir / "owner", os.getpid())
+        self.janitor = start_janitor(self.dir, deadline_s) if deadline_s else None
+        self.ports = []
+
+    @classmethod
+    def temporary(cls, deadline_s, fs="test"):
+        if os.geteuid() != 0:
+            raise BedError("tests on real mounts need root")
+        sweep()
+        return cls(tempfile.mkdtemp(prefix=PREFIX, dir=beds_root()), fs, deadline_s)
+
+    def close(self):
+        """Takes all down. True if nothing needed force."""
+        clean = teardown(self.dir)
+        if self.janitor is not None:
+            os.close(self.janitor)
+            self.janitor = None
+        return clean
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+    def log(self, name):
+        return self.dir / "log" / name
+
+    def spawn(self, name, argv, **kw):
+        """Starts a process that the bed ends; its output goes to log/NAME."""
+        with open(self.log(name), "ab") as out:
+            p = subprocess.Popen([str(a) for a in argv], stdin=subprocess.DEVNULL, stdout=out,
+                                 stderr=subprocess.STDOUT, start_new_session=True, **kw)
+        Testbed.children.append(p)
+        record_pid(self.dir / "pids" / name, p.pid)
+        return p
+
+    # -- etcd --
+
+    def start_etcd(self, members=1):
+        self.ports = [(free_port(), free_port()) for _ in range(members)]
+        (self.dir / "etcd.json").write_text(json.dumps(self.ports))
+        for i in range(members):
+            self.start_member(i)
+        for i in range(members):
+            self.wait_member(i)
+
+    def start_member(self, i):
+        client, peer = (f"http://127.0.0.1:{p}" for p in self.ports[i])
+        cluster = ",".join(f"m{j}=http://127.0.0.1:{p[1]}" for j, p in enumerate(self.ports))
+        return self.spawn(f"etcd-{i}", [
+            "etcd", "--name", f"m{i}", "--data-dir", self.dir / f"etcd-{i}",
+            "--listen-client-urls", client, "--advertise-client-urls", client,
+            "--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer,
+            "--initial-cluster", cluster, "--initial-cluster-token", self.dir.name,
+            "--logger", "zap", "--log-level", "warn"])
+
+    def wait_member(self, i, seconds=30):
+        deadline = time.monotonic() + seconds
+        while True:
+            try:
+                c = http.client.HTTPConnection("127.0.0.1", self.ports[i][0], timeout=2)
+                c.request("GET", "/health")
+                if b"true" in c.getresponse().read():
+                    return
+            except OSError:
+                pass
+            if recorded_pid(self.dir / "pids" / f"etcd-{i}") is None or time.monotonic() > deadline:
+                raise BedError(f"etcd member {i} does not start\n{tail(self.log(f'etcd-{i}'))}")
+            reap()
+            time.sleep(0.05)
+
+    def etcd_counter(self, pattern):
+        """Sum over all members of the metrics whose line matches."""
+        total = 0.0
+        for client, _ in self.ports:
+            c = http.client.HTTPConnection("127.0.0.1", client, timeout=5)
+            c.request("GET", "/metrics")
+            for line in c.getresponse().read().decode().splitlines():
+                if re.match(pattern, line):
+                    total += float(line.rpartition(" ")[2])
+        return total
+
+    @property
+    def endpoints(self):
+        return ",".join(f"127.0.0.1:{p[0]}" for p in self.ports)
+
+    # -- device and filesystem --
+
+    def make_device(self, size="1G", name="disk.img"):
+        image = self.dir / name
+        with open(image, "wb") as f:
+            f.truncate(parse_size(size))
+        device = attach_loop(image)
+        if name == "disk.img":
+            self.device = device
+        return device
+
+    def ctl(self, *args, check=True, timeout=120):
+        """etcfsctl VERB --etcd … --fs … ARGS"""
+        return run([bin_dir() / "etcfsctl", args[0], "--etcd", self.endpoints, "--fs", self.fs,
+                    *args[1:]], check=check, timeout=timeout)
+
+    def mkfs(self, *args):
+        return self.ctl("mkfs", "--device", self.device, *args)
+
+    # -- nodes --
+
+    def mountpoint(self, node):
+        return self.dir / "mnt" / node
+
+    def mount_argv(self, node, *args, device=None, mountpoint=None):
+        return [str(a) for a in (
+            bin_dir() / "etcfs", "--etcd", self.endpoints, "--fs", self.fs, "--device",
+            device or self.device, "--node", node, mountpoint or self.mountpoint(node), *args)]
+
+    def mount(self, node, *args):
+        """Mounts a node with its daemon in the foreground of a process of ours; returns the path."""
+        self.mountpoint(node).mkdir(exist_ok=True)
+        argv = self.mount_argv(node, "--foreground", *args)
+        (self.dir / "nodes" / node).write_text(json.dumps(argv))
+        return self.remount(node)
+
+    def remount(self, node):
+        """Mounts a node again that mount() has mounted before; unmounts it first where it stands."""
+        point = self.mountpoint(node)
+        if mounts_under(point):
+            self.umount(node)
+        pid_file = self.dir / "pids" / f"node-{node}"
+        self.spawn(f"node-{node}", json.loads((self.dir / "nodes" / node).read_text()))
+        deadline = time.monotonic() + MOUNT_WAIT_S
+        while not mounts_under(point):
+            reap()
+            if recorded_pid(pid_file) is None:
+                raise BedError(f"node {node} does not mount\n{tail(self.log(f'node-{node}'))}")
+            if time.monotonic() > deadline:
+                raise BedError(f"node {node} is not mounted after {MOUNT_WAIT_S} s\n"
+                               f"{tail(self.log(f'node-{node}'))}")
+            time.sleep(0.01)
+        run(["stat", "-f", point], timeout=MOUNT_WAIT_S)
+        return point
+
+    def umount(self, node):
+        """Unmounts and waits for the daemon's end: only then has it left the cluster."""
+        if not unmount(self.mountpoint(node)):
+            raise BedError(f"node {node}: umount had to be forced\n{tail(self.log(f'node-{node}'))}")
+        if not wait_gone(self.dir / "pids" / f"node-{node}", UMOUNT_WAIT_S):
+            raise BedError(f"node {node}: daemon still runs after umount\n"
+                           f"{tail(self.log(f'node-{node}'))}")
+
+    def pid(self, node):
+        return recorded_pid(self.dir / "pids" / f"node-{node}")
+
+    def kill(self, node):
+        """kill -9 of the daemon; its dead mount is taken away."""
+        path = self.dir / "pids" / f"node-{node}"
+        if kill_recorded(path) is None:
+            raise BedError(f"node {node} does not run")
+        wait_gone(path, KILL_WAIT_S)
+        run(["umount", "-l", self.mountpoint(node)])
+
+    def error_lines(self):
+        """ERROR lines and failed assertions in the logs of all nodes."""
+        found = []
+        for log in sorted((self.dir / "log").glob("node-*")):
+            for line in log.read_text(errors="replace").splitlines():
+                if re.match(r"\S+ E ", line) or "ssertion" in line or "AddressSanitizer" in line \
+                        or "runtime error:" in line:
+                    found.append(f"{log.name}: {line}")
+        return found
+
+
+def parse_size(text):
+    units = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+    return int(text[:-1]) * units[text[-1]] if text[-1] in units else int(text)
+
+
+def load(directory, fs):
+    """An existing bed, for a process that did not make it (no janitor, ownership untouched)."""
+    bed = Testbed.__new__(Testbed)
+    bed.dir, bed.fs, bed.janitor = pathlib.Path(directory).resolve(), fs, None
+    bed.ports = json.loads((bed.dir / "etcd.json").read_text())
+    return bed
+
+
+# ---- what the tests share -----------------------------------------------------------------------
+
+class Case(unittest.TestCase):
+    """Tests that share one bed: mounted before the first; afterwards unmounted and checked."""
+
+    nodes = ("a",)
+    device_size = "1G"
+    etcd_members = 1
+    mkfs_args = ()
+    mount_args = ()
+    allowed_errors = None  # regular expression of ERROR lines that the test provokes
+    maxDiff = 2000
+
+    @classmethod
+    def setUpClass(cls):
+        cls.bed = Testbed.temporary(Case.deadline_s)
+        cls.addClassCleanup(cls.bed.close)
+        try:
+            cls.bed.start_etcd(cls.etcd_members)
+            cls.bed.make_device(cls.device_size)
+            cls.bed.mkfs(*cls.mkfs_args)
+            for node in cls.nodes:
+                setattr(cls, node, cls.bed.mount(node, *cls.mount_args))
+        except BaseException:
+            show_logs(cls.bed.dir)
+            raise
+
+    @classmethod
+    def tearDownClass(cls):
+        try:
+            for node in cls.nodes:
+                if mounts_under(cls.bed.mountpoint(node)):
+                    cls.bed.umount(node)
+            errors = [e for e in cls.bed.error_lines()
+                      if not (cls.allowed_errors and re.search(cls.allowed_errors, e))]
+            if errors:
+                raise AssertionError("ERROR lines in the logs:\n" + "\n".join(errors[:20]))
+            cls.bed.ctl("check")
+        except BaseException:
+            show_logs(cls.bed.dir)
+            raise
+
+
+def main(deadline_s=120):
+    """Runs the tests of the calling module. Past the deadline everything is taken down by force."""
+    Case.deadline_s = int(os.environ.get("ETCFS_E2E_DEADLINE") or deadline_s)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    unittest.main(module="__main__", verbosity=2, failfast=False)
+
+
+# ---- system calls that Python lacks -------------------------------------------------------------
+
+libc = ctypes.CDLL(None, use_errno=True)
+AT_FDCWD = -100
+RENAME_NOREPLACE, RENAME_EXCHANGE, RENAME_WHITEOUT = 1, 2, 4
+
+
+def renameat2(old, new, flags):
+    if libc.renameat2(AT_FDCWD, os.fsencode(old), AT_FDCWD, os.fsencode(new), flags) != 0:
+        e = ctypes.get_errno()
+        raise OSError(e, os.strerror(e), os.fspath(new))
+
+
+def cli(argv):
+    if argv == ["sweep"]:
+        sweep()
+    elif len(argv) == 3 and argv[0] == "remount":
+        load(argv[1], "").remount(argv[2])
+    elif len(argv) == 2 and argv[0] == "down":
+        return 0 if teardown(argv[1]) else 1
+    else:
+        print(__doc__, file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(cli(sys.argv[1:]))
