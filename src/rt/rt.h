@@ -60,6 +60,7 @@ class Runtime {
   std::uint64_t random();                 // seeded in the simulator, from the OS otherwise
   std::uint64_t random_below(std::uint64_t n);  // uniform in [0, n)
   bool simulated() const;
+  std::uint64_t schedule_hash() const;    // simulated: of who ran when, so far; equal runs have equal ones
 
   // Building blocks; everything else is made of them. park() blocks the current fiber until
   // unpark(it); an unpark that comes first makes the next park() return at once.
@@ -75,6 +76,7 @@ class Runtime {
 
  private:
   std::unique_ptr<Impl> impl_;
+  Runtime* previous_ = nullptr;           // current() of the thread before this one was made
 };
 
 inline Time now() { return Runtime::current().now(); }
@@ -83,7 +85,8 @@ void sleep_until(Time deadline);          // blocks
 void yield();                             // blocks
 
 // A set of fibers that live and die together: the fibers of one node in the simulator, of one
-// service in the daemon.
+// service in the daemon. A group made inside a fiber is a child of that fiber's group: killing a
+// group kills its children too, so the groups of all services of a node die with the node's.
 class Group {
  public:
   explicit Group(Runtime& runtime, std::string name = {});
@@ -91,7 +94,11 @@ class Group {
   void spawn(std::function<void()> body);
   void wait();                            // blocks until all fibers of the group have ended
   // The crash of a node: its fibers never run again; their stacks are unwound (destructors run, but
-  // may not block: park() in an unwinding fiber is an assertion). Not from a fiber of the group.
+  // may not block: park() in an unwinding fiber is an assertion). Not from a fiber of the group or of
+  // its children. Youngest fibers first; all are off all wait lists before the first is unwound. The
+  // unwinding is an exception thrown out of the blocking call: never block in a destructor or in
+  // another noexcept function, never catch (...) without throwing on. spawn() into a killed group
+  // drops the body.
   void kill();
   bool killed() const;
   std::size_t size() const;
@@ -110,6 +117,10 @@ class Group {
 // become ready at once).
 class Mutex {
  public:
+  Mutex() = default;
+  ~Mutex();                               // asserts that nobody waits
+  Mutex(const Mutex&) = delete;
+  Mutex& operator=(const Mutex&) = delete;
   void lock();                            // blocks
   bool try_lock();
   void unlock();
@@ -122,7 +133,10 @@ class Mutex {
 
 class Condition {                         // level-free: check the predicate in a loop
  public:
-  ~Condition();
+  Condition() = default;
+  ~Condition();                           // asserts that nobody waits (killed fibers do not)
+  Condition(const Condition&) = delete;
+  Condition& operator=(const Condition&) = delete;
   void wait();                            // blocks until notified
   bool wait_until(Time deadline);         // blocks; false: deadline
   template <class Pred>
