@@ -73,6 +73,12 @@ struct Inode {
 };
 inline constexpr std::size_t kInlineExtents = 64;          // more go to x/<ino>/<chunk>
 inline constexpr unsigned kExtentChunkShift = 14;          // file blocks per chunk: 64 MiB
+// The chunk whose record holds an extent that begins at file_block; the last one takes all the rest
+// (chunk numbers have 32 bits, file blocks 51).
+constexpr std::uint32_t extent_chunk(std::uint64_t file_block) {
+  const std::uint64_t chunk = file_block >> kExtentChunkShift;
+  return chunk < UINT32_MAX ? static_cast<std::uint32_t>(chunk) : UINT32_MAX;
+}
 inline constexpr std::uint64_t kFirstCookie = 16;          // below: ".", "..", reserved
 
 struct Dirent {
