@@ -460,8 +460,13 @@ class Testbed:
         path = self.dir / "pids" / f"node-{node}"
         if kill_recorded(path) is None:
             raise BedError(f"node {node} does not run")
-        wait_gone(path, KILL_WAIT_S)
-        run(["umount", "-l", self.mountpoint(node)])
+        self.kill_dead_mount(node)
+
+    def kill_dead_mount(self, node):
+        """Takes away the mount of a daemon that has been killed."""
+        wait_gone(self.dir / "pids" / f"node-{node}", KILL_WAIT_S)
+        if mounts_under(self.mountpoint(node)):
+            run(["umount", "-l", self.mountpoint(node)])
 
     def error_lines(self):
         """ERROR lines and failed assertions in the logs of all nodes."""
