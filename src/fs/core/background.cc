@@ -1,0 +1,163 @@
+// Work nobody waits for: deleting what has no name and no user any more, walking ahead, the budget.
+#include <algorithm>
+
+#include "base/log.h"
+#include "fs/core/core.h"
+
+namespace etcfs::fs {
+namespace {
+constexpr Nanos kDeadline = std::chrono::seconds(30);
+constexpr std::size_t kAheadBatch = 40;
+constexpr std::size_t kAheadMost = 600;     // families got ahead and not used yet
+}  // namespace
+
+void Core::queue_reap(Ino ino) {
+  reap_queue.push_back(ino);
+  work.notify_all();
+}
+
+void Core::reap_loop() {
+  for (;;) {
+    work.wait([&] { return stopping || !reap_queue.empty(); });
+    if (reap_queue.empty()) return;
+    std::vector<Ino> batch;
+    batch.swap(reap_queue);
+    for (Ino ino : batch) {
+      auto r = reap(ino);
+      if (!r && r.error() != Reason::kFenced && r.error() != Reason::kShutdown)
+        ETCFS_LOG_WARN("an unused inode could not be deleted; it stays in orphan/",
+                       log::field("ino", ino.v), log::field("reason", reason_name(r.error())));
+    }
+  }
+}
+
+// Deletes an inode without names if nobody has it open, here or elsewhere; checked under X of it.
+Result<void> Core::reap(Ino ino) {
+  ETCFS_CHECK(d.stream.wait_room());
+  for (;;) {
+    Attempt a(*this);
+    auto inode = a.inode(ino, LockMode::kExclusive);
+    if (!inode && inode.error() == Reason::kRetry) {
+      ETCFS_CHECK(a.satisfy());
+      continue;
+    }
+    if (!inode) {  // already gone: somebody else was faster; the key must not stay
+      meta::Step step;
+      step.erase(d.keys.orphan(ino));
+      append(std::move(step));
+      return {};
+    }
+    InodeRef ref = *inode;
+    FamilyState& fam = family(ino.family());
+    if (ref->rec.nlink > 0 || is_open(ino)) return {};
+    auto held = fam.holds.lower_bound({ino, NodeName()});
+    if (held != fam.holds.end() && held->first == ino) return {};
+    Pin pin(*this, ref);
+    // Nobody can open it any more: it has no name. (A handle by number finds it gone.)
+    fam.files.erase(ino.index());
+    if (!fam.files_complete) fam.deleted.insert(ino.index());
+    ref->gone = true;
+    cached_inodes--;
+    meta::Step step;
+    if (ref->is_regular()) {
+      if (auto r = io.add_deletion(ref, step); !r) {
+        ETCFS_LOG_ERROR("deletion failed; the inode stays in orphan/", log::field("ino", ino.v),
+                        log::field("reason", reason_name(r.error())));
+        return r;
+      }
+    } else {
+      step.erase(d.keys.inode(ino));
+    }
+    step.erase(d.keys.orphan(ino));
+    append(std::move(step));
+    return {};
+  }
+}
+
+// The last handle of a file is closed whose family we had given up with it open: drop the hold, commit,
+// then look (design section 8: commit first and look afterwards).
+void Core::close_hold(Ino ino) {
+  meta::Step step;
+  step.erase(d.keys.hold(ino, d.guard.node()));
+  if (!d.stream.wait_committed(append(std::move(step)))) return;
+  auto orphan = d.kv.range({.key = d.keys.orphan(ino)}, Revision{}, now() + kDeadline);
+  if (!orphan || orphan->kvs.empty()) return;  // unreadable: the walk over orphans finds it later
+  queue_reap(ino);
+}
+
+Result<void> Core::walk_orphans() {
+  const std::string prefix = d.keys.all("orphan");
+  std::string key = prefix, end = meta::prefix_end(prefix);
+  for (;;) {
+    ETCFS_TRY(auto reply, d.kv.range({.key = key, .end = end, .limit = 1000, .keys_only = true},
+                                     Revision{}, now() + kDeadline));
+    for (const auto& kv : reply.kvs)
+      if (auto ino = d.keys.parse_orphan(kv.key)) queue_reap(*ino);
+    if (!reply.more || reply.kvs.empty()) return {};
+    key = reply.kvs.back().key + '\0';
+  }
+}
+
+// A listing was opened: queue its subdirectories, so that `find`, `du` and `ls -R` find them loaded.
+void Core::walk_from(FamilyState& fam) {
+  if (fam.walked || !fam.names_loaded) return;
+  fam.walked = true;
+  std::size_t queued = 0;
+  for (const auto& [name, entry] : fam.entries)
+    if (entry.type == static_cast<std::uint8_t>(FileType::kDirectory) &&
+        !find_family(entry.ino.family())) {
+      walk_queue.push_back(entry.ino);
+      if (++queued >= kAheadMost) break;
+    }
+  if (queued) work.notify_all();
+}
+
+void Core::walk_loop() {
+  for (;;) {
+    work.wait([&] { return stopping || (!walk_queue.empty() && ahead_unused < kAheadMost); });
+    if (stopping) return;
+    std::vector<Family> batch;
+    const std::size_t most = std::min(kAheadBatch, d.stream.limits().txn_ops / 3);
+    while (!walk_queue.empty() && batch.size() < most) {
+      Family f = walk_queue.back().family();
+      walk_queue.pop_back();
+      if (!find_family(f)) batch.push_back(f);
+    }
+    if (!batch.empty()) {
+      const LockMode mode = alone() ? LockMode::kExclusive : LockMode::kShared;
+      if (auto r = d.locks.acquire_ahead(batch, {mode, mode}); !r) {
+        if (r.error() == Reason::kFenced || r.error() == Reason::kShutdown) return;
+      }
+      for (Family f : batch)
+        if (FamilyState* fam = find_family(f); fam && fam->names_loaded && !fam->ahead) {
+          fam->ahead = true;
+          ahead_unused++;
+          if (ahead_unused < kAheadMost) walk_from(*fam);
+        }
+    }
+    walk_progress.notify_all();
+  }
+}
+
+// Keeps the number of cached inodes within the budget by giving up idle families, oldest first.
+void Core::budget_loop() {
+  while (!stopping) {
+    work.wait_until(now() + std::chrono::milliseconds(200));
+    if (stopping || cached_inodes <= options.cached_inodes) continue;
+    std::vector<std::pair<Time, FamilyState*>> idle;
+    for (auto& [f, fam] : families)
+      if (fam->pins == 0 && !fam->closing) idle.emplace_back(fam->last_used, fam.get());
+    std::sort(idle.begin(), idle.end());
+    std::size_t excess = cached_inodes - options.cached_inodes * 9 / 10;
+    std::vector<Family> victims;
+    for (auto& [when, fam] : idle) {
+      if (excess == 0) break;
+      victims.push_back(fam->family);
+      excess -= std::min(excess, fam->files.size() + 1);
+    }
+    d.locks.release_idle(victims);
+    rt::sleep_for(std::chrono::milliseconds(100));
+  }
+}
+
+}  // namespace etcfs::fs

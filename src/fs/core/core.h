@@ -1,0 +1,222 @@
+// Core: the state behind Filesystem and what its operations are made of. Private to fs.
+//
+// How an operation runs. Its body is a function that looks only at memory and never blocks. It
+// either does all of its work (checks, changes memory, appends one step) and answers, or finds something missing (a
+// lock, an entry, an inode), notes it in its Attempt and returns kRetry. Then the operation waits
+// for what was noted, holding nothing, and the body starts again from the beginning. So there are no
+// locks between operations of a node, nothing is held while waiting, and "check and change" cannot
+// be interleaved. Only operations on file data block in the middle; they pin the family for that time.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "fs/core/advisory.h"
+#include "fs/core/family.h"
+#include "fs/file/file_io.h"
+#include "fs/filesystem.h"
+
+namespace etcfs::fs {
+
+struct Core;
+using cluster::LockMode;
+using cluster::LockModes;
+
+// What one run of an operation's body found missing.
+class Attempt {
+ public:
+  explicit Attempt(Core& core) : core_(core) {}
+
+  // The family with at least this lock and its directory or inodes loaded; null: noted as missing.
+  FamilyState* names(Family family, LockMode mode);
+  FamilyState* files(Family family, LockMode mode);
+  FamilyState* both(Family family, LockMode names, LockMode files);
+
+  enum class Found { kYes, kNo, kMissing };
+  // Entry of a directory whose names part is at hand.
+  Found entry(FamilyState& family, std::string_view name, DirEntry** out);
+  // Inode whose lock is at hand (directories: names part, else files part). kStale: no such inode.
+  Result<InodeRef> inode(Ino ino, LockMode mode);
+  bool complete(FamilyState& family);          // entries and, where held, inodes
+  std::optional<Family> new_family();          // an unused family number
+  void need(Family family, LockModes modes);
+  void need_flush(InodeRef inode) { flush_ = std::move(inode); }
+
+  Result<void> satisfy();                      // blocks
+  void served();
+
+ private:
+  Core& core_;
+  std::vector<cluster::LockNeed> needs_;
+  std::vector<Family> used_;
+  std::optional<std::pair<Ino, std::string>> entry_;
+  std::optional<Ino> inode_;
+  std::optional<Family> complete_;
+  bool families_ = false;
+  InodeRef flush_;
+};
+
+struct OpenFile {
+  Ino ino;
+  int flags = 0;
+  bool directory = false;
+  std::uint64_t errors_seen = 0;
+};
+struct OpenInfo {                  // per inode that is open here
+  std::uint32_t handles = 0, writers = 0;
+  bool held = false;               // hold/<ino>/<me> stands or is on its way
+  std::uint64_t write_errors = 0;  // failed write-backs so far; a handle that saw fewer reports one
+};
+
+struct PendingWrite {
+  std::uint64_t begin = 0, end = 0, serial = 0;
+};
+
+struct Core : cluster::LockClient {
+  Core(Filesystem::Deps deps, FsOptions options);
+  ~Core() override;
+
+  Filesystem::Deps d;
+  FsOptions options;
+  block::GuardedDevice device;
+  FileIo io;
+  rt::Group group;
+  rt::Gate gate;
+
+  std::unordered_map<Family, std::unique_ptr<FamilyState>> families;
+  std::map<Ino, OpenInfo> opens;
+  std::unordered_map<Handle, std::unique_ptr<OpenFile>> handles;
+  Handle next_handle = 1;
+  std::unordered_map<Ino, std::vector<PendingWrite>> pending_writes;
+  rt::Condition write_done;
+  rt::Condition released;          // some family was given up, or weakened
+  std::uint64_t write_serial = 0;
+  std::unordered_map<Ino, meta::Inode> dead_dirs;   // removed directories that may still be a cwd
+  AdvisoryTable advisory;
+  std::uint64_t operations = 0;
+  std::size_t cached_inodes = 0;
+
+  // family numbers reserved from the counter
+  std::uint64_t family_next = 0, family_end = 0;
+  rt::Mutex family_mutex;
+
+  // background work
+  std::vector<Ino> reap_queue;
+  std::vector<Ino> walk_queue;
+  rt::Condition work;
+  rt::Condition walk_progress;
+  std::size_t ahead_unused = 0;
+  bool stopping = false;
+
+  template <class F>
+  auto run(bool changes, F&& body) -> decltype(body(std::declval<Attempt&>()));
+
+  FamilyState& family(Family f);                    // created on demand
+  FamilyState* find_family(Family f);
+  bool alone() const;                               // no other live node: locks cost nobody anything
+  Time now() const { return rt::now(); }
+  WallTime wall() const { return rt::Runtime::current().wall_now(); }
+  OpenInfo* open_info(Ino ino);
+  bool is_open(Ino ino) { return open_info(ino) != nullptr; }
+
+  // Answers.
+  Attr attr_of(const InodeState& inode) const;
+  Nanos attr_timeout(const FamilyState& family) const;
+  Nanos name_timeout(const FamilyState& family) const;
+  Entry entry_of(FamilyState& parent, std::string_view name, DirEntry& entry, const InodeRef& inode);
+  AttrReply reply_of(InodeState& inode);
+  Entry negative(FamilyState& parent, std::string_view name);
+
+  // Steps.
+  void put_inode(meta::Step& step, InodeState& inode);   // replaces an earlier put of it in the step
+  void touch_dir(InodeState& dir, WallTime when);        // mtime and ctime
+  Result<void> finish(StepNo step);                      // waits with -o sync; StepNo 0: nothing
+  StepNo append(meta::Step step);
+  // A file's entry went away: one link less; deletes the inode or leaves it to the reaper.
+  void drop_entry_target(InodeRef inode, WallTime when, meta::Step& step);
+  // An empty directory's entry went away: its inode, and its family where nothing is left of it.
+  void drop_directory(FamilyState& fam, meta::Step& step);
+  OpenReply open_handle(Ino ino, int flags, bool directory);
+  Result<void> close_handle(Handle handle);
+  Result<void> take_write_error(Handle handle);          // kIo once per handle and failure
+  void drop_locks(Ino ino, LockRequest::Kind kind, std::uint64_t owner);
+  void unclaim(Ino ino);                                 // the last advisory lock is gone
+
+  // LockClient
+  void on_granted(Family f, LockModes before, LockModes now,
+                  cluster::FamilyContents contents) override;
+  void on_asked(Family f) override;
+  std::vector<meta::Mutation> prepare_release(Family f, LockModes keep) override;
+  void on_released(Family f, LockModes keep) override;
+
+  // loader.cc; all block
+  Result<void> load_entry(Ino directory, const std::string& name);
+  Result<void> load_inode(Ino ino);
+  Result<void> load_complete(Family f);
+  Result<void> load_families();
+  Result<void> load_holds(Family f);
+  void take_inode(FamilyState& fam, Ino ino, meta::Inode rec);
+  Result<void> decode_contents(FamilyState& fam, LockModes before, LockModes now,
+                               const cluster::FamilyContents& contents);
+
+  // release.cc
+  void expire_names(FamilyState& fam);
+  void drop_file_pages(FamilyState& fam, bool all);
+  Result<void> flush_family(FamilyState& fam);
+  bool pin(InodeState& inode);
+  void unpin(InodeState& inode);
+
+  // background.cc
+  void reap_loop();
+  Result<void> reap(Ino ino);
+  void walk_loop();
+  void walk_from(FamilyState& fam);
+  void budget_loop();
+  Result<void> walk_orphans();
+  void queue_reap(Ino ino);
+  void close_hold(Ino ino);                               // blocks
+};
+
+// Held while an operation uses an inode across blocking calls.
+class Pin {
+ public:
+  Pin(Core& core, InodeRef inode);
+  ~Pin();
+  Pin(const Pin&) = delete;
+
+ private:
+  Core& core_;
+  InodeRef inode_;
+  FamilyState& family_;
+};
+
+template <class F>
+auto Core::run(bool changes, F&& body) -> decltype(body(std::declval<Attempt&>())) {
+  if (!gate.try_enter()) return Reason::kShutdown;
+  struct Leave {
+    rt::Gate& gate;
+    ~Leave() { gate.leave(); }
+  } leave{gate};
+  operations++;
+  if (changes) ETCFS_CHECK(d.stream.wait_room());
+  for (;;) {
+    Attempt attempt(*this);
+    auto result = body(attempt);
+    if (result || result.error() != Reason::kRetry) {
+      attempt.served();
+      return result;
+    }
+    ETCFS_CHECK(attempt.satisfy());
+  }
+}
+
+bool valid_name(std::string_view name);
+Result<void> check_name(std::string_view name);
+
+}  // namespace etcfs::fs

@@ -1,0 +1,205 @@
+// From etcd into memory. Every load is checked against the family's generation afterwards: if the lock went
+// away meanwhile, what was read is void. What memory already knows (also as absent or deleted) wins:
+// etcd may lag behind this node's own steps.
+#include "base/log.h"
+#include "fs/core/core.h"
+
+namespace etcfs::fs {
+namespace {
+constexpr std::int64_t kPage = 5000;
+constexpr std::uint64_t kFamilyBlock = 8192;
+constexpr Nanos kLoadDeadline = std::chrono::seconds(60);
+}  // namespace
+
+FamilyState& Core::family(Family f) {
+  auto& slot = families[f];
+  if (!slot) slot = std::make_unique<FamilyState>(f);
+  return *slot;
+}
+
+FamilyState* Core::find_family(Family f) {
+  auto it = families.find(f);
+  return it == families.end() ? nullptr : it->second.get();
+}
+
+void Core::take_inode(FamilyState& fam, Ino ino, meta::Inode rec) {
+  if (ino.is_directory()) {
+    if (fam.dir) return;
+  } else if (fam.files.contains(ino.index()) || fam.deleted.contains(ino.index())) {
+    return;
+  }
+  auto inode = std::make_shared<InodeState>();
+  inode->ino = ino;
+  inode->size = rec.size;
+  inode->extents_loaded = !rec.external_extents;
+  inode->rec = std::move(rec);
+  cached_inodes++;
+  if (ino.is_directory()) {
+    if (inode->rec.birth_family == fam.family) fam.birth_next = inode->rec.birth_bound;
+    fam.dir = std::move(inode);
+  } else {
+    fam.files.emplace(ino.index(), std::move(inode));
+  }
+}
+
+Result<void> Core::decode_contents(FamilyState& fam, LockModes before, LockModes now,
+                                   const cluster::FamilyContents& contents) {
+  const bool names = before.names == LockMode::kNone && now.names != LockMode::kNone;
+  const bool files = before.files == LockMode::kNone && now.files != LockMode::kNone;
+  for (const auto& kv : contents.inodes) {
+    auto ino = d.keys.parse_inode(kv.key);
+    if (!ino) return Reason::kCorrupt;
+    if (ino->is_directory() ? !names : !files) continue;
+    ETCFS_TRY(auto rec, meta::decode_inode(kv.value));
+    take_inode(fam, *ino, std::move(rec));
+  }
+  if (names)
+    for (const auto& kv : contents.entries) {
+      auto key = d.keys.parse_dirent(kv.key);
+      if (!key) return Reason::kCorrupt;
+      ETCFS_TRY(auto rec, meta::decode_dirent(kv.value));
+      if (!fam.find(key->name) && !fam.absent.contains(key->name))
+        fam.insert(key->name,
+                   {rec.ino, rec.cookie, static_cast<std::uint8_t>(rec.type), Time{}});
+    }
+  return {};
+}
+
+void Core::on_granted(Family f, LockModes before, LockModes now, cluster::FamilyContents contents) {
+  FamilyState& fam = family(f);
+  fam.closing = fam.closed = false;
+  if (auto r = decode_contents(fam, before, now, contents); !r)
+    ETCFS_LOG_ERROR("a record of this family does not decode", log::field("family", f.v));
+  if (before.names == LockMode::kNone && now.names != LockMode::kNone) {
+    fam.names_loaded = true;
+    fam.entries_complete = !contents.entries_more;
+  }
+  if (before.files == LockMode::kNone && now.files != LockMode::kNone) {
+    fam.files_loaded = true;
+    fam.files_complete = !contents.inodes_more;
+  }
+  fam.holds.clear();
+  for (const auto& kv : contents.holds) {
+    auto key = d.keys.parse_hold(kv.key);
+    auto epoch = meta::decode_hold(kv.value);
+    if (!key || !epoch) continue;
+    if (key->node != d.guard.node() && d.membership.is_current(key->node, *epoch))
+      fam.holds.emplace(key->ino, key->node);
+  }
+}
+
+Result<void> Core::load_entry(Ino directory, const std::string& name) {
+  FamilyState* fam = find_family(directory.family());
+  if (!fam || !fam->names_loaded) return {};
+  if (++fam->single_loads > 8) return load_complete(directory.family());
+  const auto generation = fam->generation;
+  ETCFS_TRY(auto reply, d.kv.range({.key = d.keys.dirent(directory, name)}, Revision{},
+                                   now() + kLoadDeadline));
+  fam = find_family(directory.family());
+  if (!fam || fam->generation != generation || fam->find(name) || fam->entries_complete) return {};
+  if (reply.kvs.empty()) {
+    fam->absent.insert(name);
+  } else {
+    ETCFS_TRY(auto rec, meta::decode_dirent(reply.kvs[0].value));
+    if (!fam->absent.contains(name))
+      fam->insert(name, {rec.ino, rec.cookie, static_cast<std::uint8_t>(rec.type), Time{}});
+  }
+  return {};
+}
+
+Result<void> Core::load_inode(Ino ino) {
+  FamilyState* fam = find_family(ino.family());
+  if (!fam) return {};
+  const auto generation = fam->generation;
+  ETCFS_TRY(auto reply, d.kv.range({.key = d.keys.inode(ino)}, Revision{}, now() + kLoadDeadline));
+  fam = find_family(ino.family());
+  if (!fam || fam->generation != generation) return {};
+  if (reply.kvs.empty()) {
+    if (!fam->files.contains(ino.index())) fam->deleted.insert(ino.index());
+    return {};
+  }
+  ETCFS_TRY(auto rec, meta::decode_inode(reply.kvs[0].value));
+  take_inode(*fam, ino, std::move(rec));
+  return {};
+}
+
+// Reads the whole directory and, where the files part is held, all inodes of the family. Entries can
+// only be added by the holder of names X: if that is we, memory knows them; so pages need not be of one revision.
+Result<void> Core::load_complete(Family f) {
+  FamilyState* fam = find_family(f);
+  if (!fam) return {};
+  const auto generation = fam->generation;
+  auto pages = [&](std::string prefix, auto&& take) -> Result<bool> {
+    std::string key = prefix, end = meta::prefix_end(prefix);
+    for (;;) {
+      ETCFS_TRY(auto reply, d.kv.range({.key = key, .end = end, .limit = kPage}, Revision{},
+                                       now() + kLoadDeadline));
+      fam = find_family(f);
+      if (!fam || fam->generation != generation) return false;
+      for (auto& kv : reply.kvs) ETCFS_CHECK(take(kv));
+      if (!reply.more || reply.kvs.empty()) return true;
+      key = reply.kvs.back().key + '\0';
+    }
+  };
+  if (fam->names_loaded && !fam->entries_complete) {
+    ETCFS_TRY(bool valid, pages(d.keys.entries(Ino(f, 0)), [&](const meta::KeyValue& kv) -> Result<void> {
+                auto key = d.keys.parse_dirent(kv.key);
+                if (!key) return Reason::kCorrupt;
+                ETCFS_TRY(auto rec, meta::decode_dirent(kv.value));
+                if (!fam->find(key->name) && !fam->absent.contains(key->name))
+                  fam->insert(key->name,
+                              {rec.ino, rec.cookie, static_cast<std::uint8_t>(rec.type), Time{}});
+                return {};
+              }));
+    if (!valid) return {};
+    fam->entries_complete = true;
+    fam->absent.clear();
+  }
+  if (fam->files_loaded && !fam->files_complete) {
+    ETCFS_TRY(bool valid, pages(d.keys.family_inodes(f), [&](const meta::KeyValue& kv) -> Result<void> {
+                auto ino = d.keys.parse_inode(kv.key);
+                if (!ino) return Reason::kCorrupt;
+                if (ino->is_directory()) return {};
+                ETCFS_TRY(auto rec, meta::decode_inode(kv.value));
+                take_inode(*fam, *ino, std::move(rec));
+                return {};
+              }));
+    if (!valid) return {};
+    fam->files_complete = true;
+    fam->deleted.clear();
+  }
+  return {};
+}
+
+// Raises the counter by a block. An unknown outcome loses at most a block of numbers: never reuse them.
+Result<void> Core::load_families() {
+  family_mutex.lock();
+  struct Unlock {
+    rt::Mutex& m;
+    ~Unlock() { m.unlock(); }
+  } unlock{family_mutex};
+  while (family_next >= family_end) {
+    if (d.stream.fenced()) return Reason::kFenced;
+    ETCFS_TRY(auto reply, d.kv.range({.key = d.keys.family_counter()}, Revision{},
+                                     now() + kLoadDeadline));
+    if (reply.kvs.empty()) return Reason::kCorrupt;
+    ETCFS_TRY(Family next, meta::decode_family_counter(reply.kvs[0].value));
+    meta::Txn txn;
+    txn.compares.push_back(d.guard.compare());
+    txn.compares.push_back({.target = meta::Compare::Target::kModRevision,
+                            .key = d.keys.family_counter(),
+                            .number = reply.kvs[0].mod_revision.v});
+    txn.success.push_back(meta::PutOp{
+        d.keys.family_counter(), meta::encode_family_counter(Family(next.v + kFamilyBlock))});
+    auto outcome = d.kv.txn(txn, now() + std::chrono::seconds(10));
+    if (outcome.done() && outcome.reply.succeeded) {
+      family_next = next.v;
+      family_end = next.v + kFamilyBlock;
+    } else if (!outcome.done()) {
+      rt::sleep_for(std::chrono::milliseconds(50));
+    }
+  }
+  return {};
+}
+
+}  // namespace etcfs::fs

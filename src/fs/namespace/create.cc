@@ -1,0 +1,209 @@
+// Births: mknod, mkdir, symlink, create. One step: the inode, its entry, the directory (times, counts,
+// bounds) and for a directory the lock record of its family, which is ours from birth.
+#include <fcntl.h>
+#include <sys/stat.h>
+
+#include "fs/impl.h"
+
+namespace etcfs::fs {
+namespace {
+
+constexpr std::uint32_t kMaxSubdirectories = 0xfffffff0;
+constexpr std::uint32_t kBirthAhead = 1024;
+
+struct Birth {
+  std::uint32_t mode = 0;
+  std::uint64_t rdev = 0;
+  std::string_view symlink;
+};
+
+}  // namespace
+
+struct Born {
+  Entry entry;
+  InodeRef inode;
+  StepNo step;
+};
+
+// The birth family of a directory with room for one more file; may take a fresh family in the step.
+static Result<FamilyState*> birth_family(Core& c, Attempt& a, FamilyState& dir, meta::Step& step) {
+  const Family f = dir.dir->rec.birth_family;
+  FamilyState* birth = f == dir.family ? a.both(f, LockMode::kExclusive, LockMode::kExclusive)
+                                       : a.files(f, LockMode::kExclusive);
+  if (!birth) return Reason::kRetry;
+  if (birth->birth_next == 0) birth->birth_next = dir.dir->rec.birth_bound;
+  if (birth->birth_next <= kMaxIndex) return birth;
+  auto fresh = a.new_family();
+  if (!fresh) return Reason::kRetry;
+  c.d.locks.adopt(step, *fresh);
+  FamilyState& made = c.family(*fresh);
+  made.names_loaded = made.files_loaded = made.files_complete = made.entries_complete = true;
+  made.birth_next = 1;
+  dir.dir->rec.birth_family = *fresh;
+  dir.dir->rec.birth_bound = 1;
+  return &made;
+}
+
+static Ino next_ino(FamilyState& dir, FamilyState& birth) {
+  const std::uint32_t index = birth.birth_next++;
+  if (index >= dir.dir->rec.birth_bound)
+    dir.dir->rec.birth_bound = std::min(index + kBirthAhead, kMaxIndex + 1);
+  return Ino(birth.family, index);
+}
+
+static Result<Born> give_birth(Core& c, Attempt& a, const Caller& caller, Ino parent,
+                               std::string_view name, const Birth& what) {
+  if (c.dead_dirs.contains(parent)) return Reason::kNotFound;
+  FamilyState* dir = a.both(parent.family(), LockMode::kExclusive, LockMode::kExclusive);
+  if (!dir) return Reason::kRetry;
+  if (!dir->dir) return Reason::kStale;
+  DirEntry* there = nullptr;
+  switch (a.entry(*dir, name, &there)) {
+    case Attempt::Found::kMissing: return Reason::kRetry;
+    case Attempt::Found::kYes: return Reason::kExists;
+    case Attempt::Found::kNo: break;
+  }
+  const bool is_dir = S_ISDIR(what.mode);
+  InodeState& pdir = *dir->dir;
+  if (is_dir && pdir.rec.nlink >= kMaxSubdirectories) return Reason::kTooManyLinks;
+
+  // From here on nothing can be found missing except a fresh family number, asked for first.
+  meta::Step step;
+  FamilyState* home = nullptr;
+  Ino ino;
+  if (is_dir) {
+    auto family = a.new_family();
+    if (!family) return Reason::kRetry;
+    c.d.locks.adopt(step, *family);
+    home = &c.family(*family);
+    home->names_loaded = home->entries_complete = home->files_loaded = home->files_complete = true;
+    home->birth_next = 1;
+    home->last_used = c.now();
+    ino = Ino(*family, 0);
+  } else {
+    auto birth = birth_family(c, a, *dir, step);
+    if (!birth) return birth.error();
+    home = *birth;
+    ino = next_ino(*dir, *home);
+  }
+
+  auto inode = std::make_shared<InodeState>();
+  inode->ino = ino;
+  meta::Inode& rec = inode->rec;
+  rec.mode = what.mode;
+  rec.uid = caller.uid;
+  rec.gid = caller.gid;
+  if (pdir.rec.mode & S_ISGID) {
+    rec.gid = pdir.rec.gid;
+    if (is_dir) rec.mode |= S_ISGID;
+  }
+  rec.nlink = is_dir ? 2 : 1;
+  rec.atime = rec.mtime = rec.ctime = rec.btime = c.wall();
+  rec.rdev = what.rdev;
+  rec.symlink = what.symlink;
+  if (is_dir) {
+    rec.parent = parent;
+    rec.birth_family = home->family;
+    rec.birth_bound = 1;
+    rec.next_cookie = meta::kFirstCookie;
+    home->dir = inode;
+    pdir.rec.nlink++;
+  } else {
+    home->files.emplace(ino.index(), inode);
+  }
+  c.cached_inodes++;
+
+  const auto type = static_cast<std::uint8_t>((what.mode & S_IFMT) >> 12);
+  DirEntry entry{ino, pdir.rec.next_cookie++, type, Time{}};
+  dir->insert(name, entry);
+  c.touch_dir(pdir, rec.mtime);
+  c.put_inode(step, *inode);
+  step.put(c.d.keys.dirent(parent, name), meta::encode(meta::Dirent{ino, type, entry.cookie}));
+  c.put_inode(step, pdir);
+  Born born;
+  born.step = c.append(std::move(step));
+  born.inode = inode;
+  born.entry = c.entry_of(*dir, name, *dir->find(name), inode);
+  return born;
+}
+
+Result<Entry> Filesystem::mknod(const Caller& caller, Ino parent, std::string_view name,
+                                std::uint32_t mode, std::uint64_t rdev) {
+  Impl& c = *impl_;
+  ETCFS_CHECK(check_name(name));
+  if ((mode & S_IFMT) == 0) mode |= S_IFREG;
+  if (!S_ISREG(mode) && !S_ISFIFO(mode) && !S_ISSOCK(mode) && !S_ISCHR(mode) && !S_ISBLK(mode))
+    return Reason::kInvalid;
+  if (!S_ISCHR(mode) && !S_ISBLK(mode)) rdev = 0;
+  ETCFS_TRY(Born born, c.run(true, [&](Attempt& a) {
+    return give_birth(c, a, caller, parent, name, {.mode = mode, .rdev = rdev, .symlink = {}});
+  }));
+  ETCFS_CHECK(c.finish(born.step));
+  return born.entry;
+}
+
+Result<Entry> Filesystem::mkdir(const Caller& caller, Ino parent, std::string_view name,
+                                std::uint32_t mode) {
+  Impl& c = *impl_;
+  ETCFS_CHECK(check_name(name));
+  mode = (mode & 07777) | S_IFDIR;
+  ETCFS_TRY(Born born, c.run(true, [&](Attempt& a) {
+    return give_birth(c, a, caller, parent, name, {.mode = mode, .rdev = 0, .symlink = {}});
+  }));
+  ETCFS_CHECK(c.finish(born.step));
+  return born.entry;
+}
+
+Result<Entry> Filesystem::symlink(const Caller& caller, Ino parent, std::string_view name,
+                                  std::string_view target) {
+  Impl& c = *impl_;
+  ETCFS_CHECK(check_name(name));
+  if (target.empty()) return Reason::kNotFound;
+  if (target.size() > 4095) return Reason::kNameTooLong;
+  ETCFS_TRY(Born born, c.run(true, [&](Attempt& a) {
+    return give_birth(c, a, caller, parent, name,
+                      {.mode = S_IFLNK | 0777, .rdev = 0, .symlink = target});
+  }));
+  ETCFS_CHECK(c.finish(born.step));
+  return born.entry;
+}
+
+Result<Filesystem::Created> Filesystem::create(const Caller& caller, Ino parent, std::string_view name,
+                                               std::uint32_t mode, int open_flags) {
+  Impl& c = *impl_;
+  ETCFS_CHECK(check_name(name));
+  mode = (mode & 07777) | S_IFREG;
+  struct Outcome {
+    Born born;
+    OpenReply open;
+    bool there = false;
+  };
+  ETCFS_TRY(Outcome out, c.run(true, [&](Attempt& a) -> Result<Outcome> {
+    Outcome o;
+    auto born = give_birth(c, a, caller, parent, name, {.mode = mode, .rdev = 0, .symlink = {}});
+    if (!born && born.error() == Reason::kExists && !(open_flags & O_EXCL)) {
+      o.there = true;
+      return o;
+    }
+    if (!born) return born.error();
+    o.born = std::move(*born);
+    o.open = c.open_handle(o.born.inode->ino, open_flags, false);
+    return o;
+  }));
+  if (!out.there) {
+    ETCFS_CHECK(c.finish(out.born.step));
+    return Created{out.born.entry, out.open};
+  }
+  // Another node was faster: what the kernel thought absent exists. Open that.
+  ETCFS_TRY(Entry entry, lookup(caller, parent, name));
+  if (entry.ino == Ino{}) return Reason::kStale;
+  if ((entry.attr.mode & S_IFMT) != S_IFREG) return Reason::kExists;
+  ETCFS_TRY(OpenReply opened, open(caller, entry.ino, open_flags));
+  ETCFS_TRY(AttrReply attr, getattr(entry.ino));
+  entry.attr = attr.attr;
+  entry.attr_timeout = attr.attr_timeout;
+  entry.entry_timeout = Nanos{0};
+  return Created{entry, opened};
+}
+
+}  // namespace etcfs::fs
