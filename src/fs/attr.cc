@@ -6,7 +6,8 @@
 namespace etcfs::fs {
 namespace {
 
-// chown, write and truncate by the unprivileged take setuid away, and setgid where the group may execute.
+// chown, write and truncate by the unprivileged take setuid away, and setgid where the group may
+// execute.
 void kill_suidgid(meta::Inode& rec) {
   rec.mode &= ~static_cast<std::uint32_t>(S_ISUID);
   if (rec.mode & S_IXGRP) rec.mode &= ~static_cast<std::uint32_t>(S_ISGID);
@@ -36,7 +37,8 @@ Result<AttrReply> Filesystem::getattr(Ino ino) {
     }
     auto inode = a.inode(ino, LockMode::kShared);
     if (!inode) {
-      // A single inode of a family that nobody has touched: names come along (most walks want both).
+      // A single inode of a family that nobody has touched: names come along (most walks want
+      // both).
       if (inode.error() == Reason::kRetry && c.d.locks.usable(ino.family()).none())
         a.need(ino.family(), {LockMode::kShared, LockMode::kShared});
       return inode.error();

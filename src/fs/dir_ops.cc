@@ -1,5 +1,5 @@
-// Listings. Offsets are cookies: unique in the directory, never reused, so a listing goes on at the right
-// place whatever happened meanwhile. 1 and 2 stand behind "." and "..".
+// Listings. Offsets are cookies: unique in the directory, never reused, so a listing goes on at the
+// right place whatever happened meanwhile. 1 and 2 stand behind "." and "..".
 #include "fs/impl.h"
 
 namespace etcfs::fs {
@@ -16,7 +16,9 @@ Result<OpenReply> Filesystem::opendir(Ino ino) {
     if (!ino.is_directory()) return Reason::kNotDirectory;
     if (!dir->dir) return Reason::kStale;
     OpenReply reply = c.open_handle(ino, 0, true);
-    reply.cache_readdir = reply.keep_cache = !dir->closing;
+    reply.cache_readdir = !dir->closing;
+    reply.keep_cache = reply.cache_readdir && dir->listing_cached;
+    dir->listing_cached = reply.cache_readdir;
     return reply;
   });
 }
@@ -30,8 +32,10 @@ static void fill_from(Core& c, FamilyState& dir, std::uint64_t offset, bool plus
   if (offset < 1 &&
       !fill({.name = ".", .ino = self, .type = FileType::kDirectory, .next_offset = 1}))
     return;
-  if (offset < 2 && !fill({.name = "..", .ino = dir.dir->rec.parent,
-                           .type = FileType::kDirectory, .next_offset = 2}))
+  if (offset < 2 && !fill({.name = "..",
+                           .ino = dir.dir->rec.parent,
+                           .type = FileType::kDirectory,
+                           .next_offset = 2}))
     return;
   dir.keep_order();
   for (auto it = dir.order.upper_bound(offset); it != dir.order.end(); ++it) {

@@ -9,8 +9,6 @@
 namespace etcfs::fs {
 namespace {
 
-constexpr Nanos kHoldAnswer = std::chrono::milliseconds(1);
-
 bool writes(int flags) { return (flags & O_ACCMODE) != O_RDONLY; }
 
 struct Registered {  // a WRITE from its arrival to its answer
@@ -59,7 +57,8 @@ Result<OpenReply> Filesystem::open(const Caller& caller, Ino ino, int open_flags
   for (;;) {
     InodeRef target;
     ETCFS_TRY(OpenReply reply, c.run(!cut, [&](Attempt& a) -> Result<OpenReply> {
-      auto inode = a.inode(ino, writes(open_flags) || !cut ? LockMode::kExclusive : LockMode::kShared);
+      auto inode =
+          a.inode(ino, writes(open_flags) || !cut ? LockMode::kExclusive : LockMode::kShared);
       if (!inode) return inode.error();
       if ((*inode)->is_dir()) return Reason::kIsDirectory;
       if (!cut && (*inode)->is_regular()) {
@@ -103,9 +102,9 @@ Result<ReadReply> Filesystem::read(Ino ino, Handle, std::uint64_t offset, std::s
       target = *inode;
       return {};
     }));
-    Pin pin(c, target);
+    Pin pin(c, target, Pin::For::kRead);
     FamilyState& fam = c.family(ino.family());
-    if (fam.closing) rt::sleep_for(kHoldAnswer);
+    c.hold_back(fam);
     auto data = c.io.read(target, offset, size);
     if (!data) return data.error();
     // Given up meanwhile: an answer now would be cached behind the pass that drops the pages.
@@ -140,6 +139,7 @@ Result<std::size_t> Filesystem::write(const Caller& caller, Ino ino, Handle, std
   }));
   Pin pin(c, target);
   FamilyState& fam = c.family(ino.family());
+  if (!flags.writeback) c.hold_back(fam);
   auto at = c.io.write(target, offset, data, flags.append && !flags.writeback);
   if (!at) return at.error();
   if (flags.kill_suidgid && (target->rec.mode & (S_ISUID | S_ISGID))) {
@@ -154,7 +154,8 @@ Result<std::size_t> Filesystem::write(const Caller& caller, Ino ino, Handle, std
     }
   }
   if (*at != offset) {
-    // Placed at the true end: what the kernel cached at its own idea of it is wrong, and so is its size.
+    // Placed at the true end: what the kernel cached at its own idea of it is wrong, and so is its
+    // size.
     drop_full_pages(c, ino, offset, data.size());
     c.d.kernel.invalidate_attributes(ino);
     c.d.kernel.store_last_byte(ino, *at + data.size(), data.back());
@@ -248,7 +249,7 @@ Result<std::uint64_t> Filesystem::lseek(Ino ino, Handle, std::uint64_t offset, S
     return {};
   }));
   if (!target->is_regular()) return Reason::kInvalid;
-  Pin pin(c, target);
+  Pin pin(c, target, Pin::For::kRead);
   return c.io.seek(target, offset, what);
 }
 

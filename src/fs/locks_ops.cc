@@ -1,7 +1,7 @@
-// Advisory locks, first form: whole within this node, refused across nodes. A node may lock a file while it
-// holds X of it, or while plock/<ino> names it; the key is written when the family is given up
-// with locks held, and goes when the last lock goes. Who finds another living node in the key answers
-// ENOLCK.
+// Advisory locks, first form: whole within this node, refused across nodes. A node may lock a file
+// while it holds X of it, or while plock/<ino> names it; the key is written when the family is
+// given up with locks held, and goes when the last lock goes. Who finds another living node in the
+// key answers ENOLCK.
 #include "fs/impl.h"
 
 namespace etcfs::fs {
@@ -59,7 +59,8 @@ Result<LockRequest> Filesystem::getlk(Ino ino, const LockRequest& request) {
   }
 }
 
-Result<void> Filesystem::setlk(const Caller& caller, Ino ino, const LockRequest& request, bool wait) {
+Result<void> Filesystem::setlk(const Caller& caller, Ino ino, const LockRequest& request,
+                               bool wait) {
   Impl& c = *impl_;
   if (request.type == LockRequest::Type::kUnlock) {
     if (c.advisory.any(ino)) {

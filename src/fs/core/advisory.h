@@ -1,5 +1,6 @@
 // Advisory locks of this node's processes: POSIX (and OFD) byte ranges and flock, per inode.
-// POSIX rules: an owner's own locks never conflict; a new lock replaces what it overlaps; unlocking may split.
+// POSIX rules: an owner's own locks never conflict; a new lock replaces what it overlaps; unlocking
+// may split.
 #pragma once
 
 #include <cstdint>

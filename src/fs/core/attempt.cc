@@ -13,8 +13,12 @@ void Attempt::need(Family family, LockModes modes) {
   needs_.push_back({family, modes});
 }
 
-FamilyState* Attempt::names(Family family, LockMode mode) { return both(family, mode, LockMode::kNone); }
-FamilyState* Attempt::files(Family family, LockMode mode) { return both(family, LockMode::kNone, mode); }
+FamilyState* Attempt::names(Family family, LockMode mode) {
+  return both(family, mode, LockMode::kNone);
+}
+FamilyState* Attempt::files(Family family, LockMode mode) {
+  return both(family, LockMode::kNone, mode);
+}
 
 FamilyState* Attempt::both(Family family, LockMode names, LockMode files) {
   const LockModes want{names, files};

@@ -8,7 +8,7 @@ namespace etcfs::fs {
 namespace {
 constexpr Nanos kDeadline = std::chrono::seconds(30);
 constexpr std::size_t kAheadBatch = 40;
-constexpr std::size_t kAheadMost = 600;     // families got ahead and not used yet
+constexpr std::size_t kAheadMost = 600;  // families got ahead and not used yet
 }  // namespace
 
 void Core::queue_reap(Ino ino) {
@@ -74,8 +74,8 @@ Result<void> Core::reap(Ino ino) {
   }
 }
 
-// The last handle of a file is closed whose family we had given up with it open: drop the hold, commit,
-// then look (design section 8: commit first and look afterwards).
+// The last handle of a file is closed whose family we had given up with it open: drop the hold,
+// commit, then look (design section 8: commit first and look afterwards).
 void Core::close_hold(Ino ino) {
   meta::Step step;
   step.erase(d.keys.hold(ino, d.guard.node()));
@@ -98,7 +98,8 @@ Result<void> Core::walk_orphans() {
   }
 }
 
-// A listing was opened: queue its subdirectories, so that `find`, `du` and `ls -R` find them loaded.
+// A listing was opened: queue its subdirectories, so that `find`, `du` and `ls -R` find them
+// loaded.
 void Core::walk_from(FamilyState& fam) {
   if (fam.walked || !fam.names_loaded) return;
   fam.walked = true;

@@ -8,13 +8,14 @@ namespace etcfs::fs {
 
 namespace {
 constexpr Nanos kMostAttrTimeout = std::chrono::seconds(10);
-// The kernel counts a timeout from when it takes the answer; the deadline must not be passed by that.
+// The kernel counts a timeout from when it takes the answer; the deadline must not be passed by
+// that.
 constexpr Nanos kAnswerSlack = std::chrono::milliseconds(100);
 }  // namespace
 
 bool valid_name(std::string_view name) {
-  return !name.empty() && name != "." && name != ".." &&
-         name.find('/') == std::string_view::npos && name.find('\0') == std::string_view::npos;
+  return !name.empty() && name != "." && name != ".." && name.find('/') == std::string_view::npos &&
+         name.find('\0') == std::string_view::npos;
 }
 
 Result<void> check_name(std::string_view name) {
@@ -126,8 +127,7 @@ Entry Core::negative(FamilyState& parent, std::string_view name) {
 
 void Core::put_inode(meta::Step& step, InodeState& inode) {
   std::string key = d.keys.inode(inode.ino);
-  std::string value =
-      inode.is_regular() ? io.encode_record(inode) : meta::encode(inode.rec);
+  std::string value = inode.is_regular() ? io.encode_record(inode) : meta::encode(inode.rec);
   inode.attrs_dirty = inode.attrs_dirty && inode.is_regular() && io.is_dirty(inode);
   for (auto& m : step.mutations)
     if (m.key == key) {
@@ -146,16 +146,22 @@ Result<void> Core::finish(StepNo step) {
   return d.stream.wait_committed(step);
 }
 
-Pin::Pin(Core& core, InodeRef inode)
-    : core_(core), inode_(std::move(inode)), family_(core.family(inode_->ino.family())) {
+Pin::Pin(Core& core, InodeRef inode, For what)
+    : core_(core),
+      inode_(std::move(inode)),
+      family_(core.family(inode_->ino.family())),
+      what_(what) {
   family_.pins++;
+  if (what_ == For::kChange) family_.writer_pins++;
   inode_->pins++;
 }
 
 Pin::~Pin() {
   inode_->pins--;
   ETCFS_ASSERT(family_.pins > 0);
-  if (--family_.pins == 0) family_.unpinned.notify_all();
+  family_.pins--;
+  if (what_ == For::kChange) family_.writer_pins--;
+  family_.unpinned.notify_all();
 }
 
 bool Core::pin(InodeState& inode) {
@@ -163,6 +169,7 @@ bool Core::pin(InodeState& inode) {
   FamilyState* fam = find_family(inode.ino.family());
   if (!fam || fam->closed) return false;
   fam->pins++;
+  fam->writer_pins++;
   inode.pins++;
   return true;
 }
@@ -171,7 +178,9 @@ void Core::unpin(InodeState& inode) {
   FamilyState* fam = find_family(inode.ino.family());
   ETCFS_ASSERT(fam && fam->pins > 0 && inode.pins > 0);
   inode.pins--;
-  if (--fam->pins == 0) fam->unpinned.notify_all();
+  fam->pins--;
+  fam->writer_pins--;
+  fam->unpinned.notify_all();
 }
 
 }  // namespace etcfs::fs

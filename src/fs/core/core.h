@@ -1,11 +1,12 @@
 // Core: the state behind Filesystem and what its operations are made of. Private to fs.
 //
 // How an operation runs. Its body is a function that looks only at memory and never blocks. It
-// either does all of its work (checks, changes memory, appends one step) and answers, or finds something missing (a
-// lock, an entry, an inode), notes it in its Attempt and returns kRetry. Then the operation waits
-// for what was noted, holding nothing, and the body starts again from the beginning. So there are no
-// locks between operations of a node, nothing is held while waiting, and "check and change" cannot
-// be interleaved. Only operations on file data block in the middle; they pin the family for that time.
+// either does all of its work (checks, changes memory, appends one step) and answers, or finds
+// something missing (a lock, an entry, an inode), notes it in its Attempt and returns kRetry. Then
+// the operation waits for what was noted, holding nothing, and the body starts again from the
+// beginning. So there are no locks between operations of a node, nothing is held while waiting, and
+// "check and change" cannot be interleaved. Only operations on file data block in the middle; they
+// pin the family for that time.
 #pragma once
 
 #include <functional>
@@ -43,12 +44,12 @@ class Attempt {
   Found entry(FamilyState& family, std::string_view name, DirEntry** out);
   // Inode whose lock is at hand (directories: names part, else files part). kStale: no such inode.
   Result<InodeRef> inode(Ino ino, LockMode mode);
-  bool complete(FamilyState& family);          // entries and, where held, inodes
-  std::optional<Family> new_family();          // an unused family number
+  bool complete(FamilyState& family);  // entries and, where held, inodes
+  std::optional<Family> new_family();  // an unused family number
   void need(Family family, LockModes modes);
   void need_flush(InodeRef inode) { flush_ = std::move(inode); }
 
-  Result<void> satisfy();                      // blocks
+  Result<void> satisfy();  // blocks
   void served();
 
  private:
@@ -68,7 +69,7 @@ struct OpenFile {
   bool directory = false;
   std::uint64_t errors_seen = 0;
 };
-struct OpenInfo {                  // per inode that is open here
+struct OpenInfo {  // per inode that is open here
   std::uint32_t handles = 0, writers = 0;
   bool held = false;               // hold/<ino>/<me> stands or is on its way
   std::uint64_t write_errors = 0;  // failed write-backs so far; a handle that saw fewer reports one
@@ -95,9 +96,9 @@ struct Core : cluster::LockClient {
   Handle next_handle = 1;
   std::unordered_map<Ino, std::vector<PendingWrite>> pending_writes;
   rt::Condition write_done;
-  rt::Condition released;          // some family was given up, or weakened
+  rt::Condition released;  // some family was given up, or weakened
   std::uint64_t write_serial = 0;
-  std::unordered_map<Ino, meta::Inode> dead_dirs;   // removed directories that may still be a cwd
+  std::unordered_map<Ino, meta::Inode> dead_dirs;  // removed directories that may still be a cwd
   AdvisoryTable advisory;
   std::uint64_t operations = 0;
   std::size_t cached_inodes = 0;
@@ -117,9 +118,9 @@ struct Core : cluster::LockClient {
   template <class F>
   auto run(bool changes, F&& body) -> decltype(body(std::declval<Attempt&>()));
 
-  FamilyState& family(Family f);                    // created on demand
+  FamilyState& family(Family f);  // created on demand
   FamilyState* find_family(Family f);
-  bool alone() const;                               // no other live node: locks cost nobody anything
+  bool alone() const;  // no other live node: locks cost nobody anything
   Time now() const { return rt::now(); }
   WallTime wall() const { return rt::Runtime::current().wall_now(); }
   OpenInfo* open_info(Ino ino);
@@ -129,14 +130,15 @@ struct Core : cluster::LockClient {
   Attr attr_of(const InodeState& inode) const;
   Nanos attr_timeout(const FamilyState& family) const;
   Nanos name_timeout(const FamilyState& family) const;
-  Entry entry_of(FamilyState& parent, std::string_view name, DirEntry& entry, const InodeRef& inode);
+  Entry entry_of(FamilyState& parent, std::string_view name, DirEntry& entry,
+                 const InodeRef& inode);
   AttrReply reply_of(InodeState& inode);
   Entry negative(FamilyState& parent, std::string_view name);
 
   // Steps.
-  void put_inode(meta::Step& step, InodeState& inode);   // replaces an earlier put of it in the step
-  void touch_dir(InodeState& dir, WallTime when);        // mtime and ctime
-  Result<void> finish(StepNo step);                      // waits with -o sync; StepNo 0: nothing
+  void put_inode(meta::Step& step, InodeState& inode);  // replaces an earlier put of it in the step
+  void touch_dir(InodeState& dir, WallTime when);       // mtime and ctime
+  Result<void> finish(StepNo step);                     // waits with -o sync; StepNo 0: nothing
   StepNo append(meta::Step step);
   // A file's entry went away: one link less; deletes the inode or leaves it to the reaper.
   void drop_entry_target(InodeRef inode, WallTime when, meta::Step& step);
@@ -144,9 +146,9 @@ struct Core : cluster::LockClient {
   void drop_directory(FamilyState& fam, meta::Step& step);
   OpenReply open_handle(Ino ino, int flags, bool directory);
   Result<void> close_handle(Handle handle);
-  Result<void> take_write_error(Handle handle);          // kIo once per handle and failure
+  Result<void> take_write_error(Handle handle);  // kIo once per handle and failure
   void drop_locks(Ino ino, LockRequest::Kind kind, std::uint64_t owner);
-  void unclaim(Ino ino);                                 // the last advisory lock is gone
+  void unclaim(Ino ino);  // the last advisory lock is gone
 
   // LockClient
   void on_granted(Family f, LockModes before, LockModes now,
@@ -167,6 +169,9 @@ struct Core : cluster::LockClient {
 
   // release.cc
   void expire_names(FamilyState& fam);
+  void hold_back(FamilyState& fam);  // an answer, while the family is being given up; blocks
+  void drop_names_copies(FamilyState& fam);
+  void pass_over_files(FamilyState& fam, bool all);
   void drop_file_pages(FamilyState& fam, bool all);
   Result<void> flush_family(FamilyState& fam);
   bool pin(InodeState& inode);
@@ -180,13 +185,14 @@ struct Core : cluster::LockClient {
   void budget_loop();
   Result<void> walk_orphans();
   void queue_reap(Ino ino);
-  void close_hold(Ino ino);                               // blocks
+  void close_hold(Ino ino);  // blocks
 };
 
 // Held while an operation uses an inode across blocking calls.
 class Pin {
  public:
-  Pin(Core& core, InodeRef inode);
+  enum class For { kRead, kChange };
+  Pin(Core& core, InodeRef inode, For what = For::kChange);
   ~Pin();
   Pin(const Pin&) = delete;
 
@@ -194,6 +200,7 @@ class Pin {
   Core& core_;
   InodeRef inode_;
   FamilyState& family_;
+  For what_;
 };
 
 template <class F>

@@ -1,9 +1,9 @@
-// FamilyState: what this node knows of one family: the directory with its entries (covered by the lock's
-// names part) and the inodes born in it (files part). Exists only while some part is held.
+// FamilyState: what this node knows of one family: the directory with its entries (covered by the
+// lock's names part) and the inodes born in it (files part). Exists only while some part is held.
 //
-// Incomplete parts: entries and inodes may be known singly. A name or index that this node has removed
-// stays in absent/deleted until the part is complete, because etcd may still show it: what memory knows always
-// wins over what is read later.
+// Incomplete parts: entries and inodes may be known singly. A name or index that this node has
+// removed stays in absent/deleted until the part is complete, because etcd may still show it: what
+// memory knows always wins over what is read later.
 #pragma once
 
 #include <cstdint>
@@ -33,8 +33,8 @@ struct StringHash {
 struct DirEntry {
   Ino ino;
   std::uint64_t cookie = 0;
-  std::uint8_t type = 0;   // DT_*
-  Time kernel_until{};     // the kernel may answer this name from its cache until then
+  std::uint8_t type = 0;  // DT_*
+  Time kernel_until{};    // the kernel may answer this name from its cache until then
 };
 
 struct FamilyState {
@@ -44,36 +44,40 @@ struct FamilyState {
   const Family family;
 
   // names part
-  bool names_loaded = false;        // dir and some or all entries stand here
-  InodeRef dir;                     // null with names_loaded: there is no such directory
+  bool names_loaded = false;  // dir and some or all entries stand here
+  InodeRef dir;               // null with names_loaded: there is no such directory
   Entries entries;
   bool entries_complete = false;
-  std::unordered_set<std::string, StringHash, std::equal_to<>> absent;   // while incomplete
+  std::unordered_set<std::string, StringHash, std::equal_to<>> absent;  // while incomplete
   unsigned single_loads = 0;
-  bool listed = false;              // order is kept from the first listing on
-  std::map<std::uint64_t, Entries::value_type*> order;                   // by cookie
+  bool listed = false;                                  // order is kept from the first listing on
+  std::map<std::uint64_t, Entries::value_type*> order;  // by cookie
   std::unordered_map<std::string, Time, StringHash, std::equal_to<>> negatives;  // told the kernel
-  Time names_until{};               // no name was handed out beyond
+  Time names_until{};  // no name was handed out beyond
 
   // files part
   bool files_loaded = false;
   bool files_complete = false;
   std::unordered_map<std::uint32_t, InodeRef> files;
-  std::unordered_set<std::uint32_t> deleted;                             // while incomplete
+  std::unordered_set<std::uint32_t> deleted;  // while incomplete
   std::set<std::pair<Ino, NodeName>> holds;   // other nodes' open files, current epochs when loaded
-  std::set<Ino> lockable;           // seen under X: no other node has advisory locks on it
-  std::uint32_t birth_next = 0;     // next index to be given by the directory whose birth family it is
+  std::set<Ino> lockable;        // seen under X: no other node has advisory locks on it
+  std::uint32_t birth_next = 0;  // next index to be given by the directory whose birth family it is
 
   // release
-  bool closing = false;             // zero timeouts
-  bool closed = false;              // no operation starts under the files part
-  unsigned pins = 0;                // operations under way across a blocking call
+  bool closing = false;      // zero timeouts
+  bool closed = false;       // no operation starts under the files part
+  unsigned passes = 0;       // passes over the kernel's pages of the present release
+  unsigned pins = 0;         // operations under way across a blocking call
+  unsigned writer_pins = 0;  // those of them that change something
   rt::Condition unpinned;
-  std::uint64_t answered = 0;       // READs and WRITEs answered
-  std::uint64_t generation = 0;     // raised whenever a part is dropped: a load that began before is void
+  std::uint64_t answered = 0;  // READs and WRITEs answered
+  std::uint64_t generation =
+      0;  // raised whenever a part is dropped: a load that began before is void
   Time last_used{};
-  bool ahead = false;               // got by walking ahead and not used yet
-  bool walked = false;              // its subdirectories were queued for the walk
+  bool ahead = false;           // got by walking ahead and not used yet
+  bool listing_cached = false;  // the kernel's listing, if it has one, is of this tenure
+  bool walked = false;          // its subdirectories were queued for the walk
 
   DirEntry* find(std::string_view name) {
     auto it = entries.find(name);
@@ -102,7 +106,7 @@ struct FamilyState {
   }
   void drop_names() {
     generation++;
-    names_loaded = entries_complete = listed = walked = false;
+    names_loaded = entries_complete = listed = walked = listing_cached = false;
     order.clear();
     entries.clear();
     absent.clear();

@@ -1,6 +1,6 @@
-// From etcd into memory. Every load is checked against the family's generation afterwards: if the lock went
-// away meanwhile, what was read is void. What memory already knows (also as absent or deleted) wins:
-// etcd may lag behind this node's own steps.
+// From etcd into memory. Every load is checked against the family's generation afterwards: if the
+// lock went away meanwhile, what was read is void. What memory already knows (also as absent or
+// deleted) wins: etcd may lag behind this node's own steps.
 #include "base/log.h"
 #include "fs/core/core.h"
 
@@ -59,8 +59,7 @@ Result<void> Core::decode_contents(FamilyState& fam, LockModes before, LockModes
       if (!key) return Reason::kCorrupt;
       ETCFS_TRY(auto rec, meta::decode_dirent(kv.value));
       if (!fam.find(key->name) && !fam.absent.contains(key->name))
-        fam.insert(key->name,
-                   {rec.ino, rec.cookie, static_cast<std::uint8_t>(rec.type), Time{}});
+        fam.insert(key->name, {rec.ino, rec.cookie, static_cast<std::uint8_t>(rec.type), Time{}});
     }
   return {};
 }
@@ -93,8 +92,8 @@ Result<void> Core::load_entry(Ino directory, const std::string& name) {
   if (!fam || !fam->names_loaded) return {};
   if (++fam->single_loads > 8) return load_complete(directory.family());
   const auto generation = fam->generation;
-  ETCFS_TRY(auto reply, d.kv.range({.key = d.keys.dirent(directory, name)}, Revision{},
-                                   now() + kLoadDeadline));
+  ETCFS_TRY(auto reply,
+            d.kv.range({.key = d.keys.dirent(directory, name)}, Revision{}, now() + kLoadDeadline));
   fam = find_family(directory.family());
   if (!fam || fam->generation != generation || fam->find(name) || fam->entries_complete) return {};
   if (reply.kvs.empty()) {
@@ -123,8 +122,9 @@ Result<void> Core::load_inode(Ino ino) {
   return {};
 }
 
-// Reads the whole directory and, where the files part is held, all inodes of the family. Entries can
-// only be added by the holder of names X: if that is we, memory knows them; so pages need not be of one revision.
+// Reads the whole directory and, where the files part is held, all inodes of the family. Entries
+// can only be added by the holder of names X: if that is we, memory knows them; so pages need not
+// be of one revision.
 Result<void> Core::load_complete(Family f) {
   FamilyState* fam = find_family(f);
   if (!fam) return {};
@@ -142,7 +142,8 @@ Result<void> Core::load_complete(Family f) {
     }
   };
   if (fam->names_loaded && !fam->entries_complete) {
-    ETCFS_TRY(bool valid, pages(d.keys.entries(Ino(f, 0)), [&](const meta::KeyValue& kv) -> Result<void> {
+    ETCFS_TRY(bool valid,
+              pages(d.keys.entries(Ino(f, 0)), [&](const meta::KeyValue& kv) -> Result<void> {
                 auto key = d.keys.parse_dirent(kv.key);
                 if (!key) return Reason::kCorrupt;
                 ETCFS_TRY(auto rec, meta::decode_dirent(kv.value));
@@ -156,7 +157,8 @@ Result<void> Core::load_complete(Family f) {
     fam->absent.clear();
   }
   if (fam->files_loaded && !fam->files_complete) {
-    ETCFS_TRY(bool valid, pages(d.keys.family_inodes(f), [&](const meta::KeyValue& kv) -> Result<void> {
+    ETCFS_TRY(bool valid,
+              pages(d.keys.family_inodes(f), [&](const meta::KeyValue& kv) -> Result<void> {
                 auto ino = d.keys.parse_inode(kv.key);
                 if (!ino) return Reason::kCorrupt;
                 if (ino->is_directory()) return {};
@@ -171,7 +173,8 @@ Result<void> Core::load_complete(Family f) {
   return {};
 }
 
-// Raises the counter by a block. An unknown outcome loses at most a block of numbers: never reuse them.
+// Raises the counter by a block. An unknown outcome loses at most a block of numbers: never reuse
+// them.
 Result<void> Core::load_families() {
   family_mutex.lock();
   struct Unlock {
@@ -180,8 +183,8 @@ Result<void> Core::load_families() {
   } unlock{family_mutex};
   while (family_next >= family_end) {
     if (d.stream.fenced()) return Reason::kFenced;
-    ETCFS_TRY(auto reply, d.kv.range({.key = d.keys.family_counter()}, Revision{},
-                                     now() + kLoadDeadline));
+    ETCFS_TRY(auto reply,
+              d.kv.range({.key = d.keys.family_counter()}, Revision{}, now() + kLoadDeadline));
     if (reply.kvs.empty()) return Reason::kCorrupt;
     ETCFS_TRY(Family next, meta::decode_family_counter(reply.kvs[0].value));
     meta::Txn txn;
@@ -189,8 +192,8 @@ Result<void> Core::load_families() {
     txn.compares.push_back({.target = meta::Compare::Target::kModRevision,
                             .key = d.keys.family_counter(),
                             .number = reply.kvs[0].mod_revision.v});
-    txn.success.push_back(meta::PutOp{
-        d.keys.family_counter(), meta::encode_family_counter(Family(next.v + kFamilyBlock))});
+    txn.success.push_back(meta::PutOp{d.keys.family_counter(),
+                                      meta::encode_family_counter(Family(next.v + kFamilyBlock))});
     auto outcome = d.kv.txn(txn, now() + std::chrono::seconds(10));
     if (outcome.done() && outcome.reply.succeeded) {
       family_next = next.v;

@@ -1,11 +1,11 @@
-// Giving a family up (design sections 5 and 7). The order: zero timeouts; names expired or run out; the
-// directory's attributes and listing; the files' attributes and pages, again while anything was answered
-// in the meantime; close, atomically with that test; running operations end; dirty data goes out; then
-// the lock service appends the release step with what others must know.
+// Giving a family up (design sections 5 and 7). The order: zero timeouts; names expired or run out;
+// the directory's attributes and listing; the files' attributes and pages, again while anything was
+// answered in the meantime; close, atomically with that test; running operations end; dirty data
+// goes out; then the lock service appends the release step with what others must know.
 //
-// After close no READ is answered (it starts again and waits for the lock), and a WRITE that was under way
-// drops the pages it handed to the kernel before it is answered (Filesystem::write), so nothing can
-// be cached behind the pass.
+// After close no READ is answered (it starts again and waits for the lock), and a WRITE that was
+// under way drops the pages it handed to the kernel before it is answered (Filesystem::write), so
+// nothing can be cached behind the pass.
 #include <algorithm>
 
 #include "base/log.h"
@@ -69,6 +69,29 @@ Result<void> Core::flush_family(FamilyState& fam) {
   return first;
 }
 
+// An answer given now would make another pass necessary: give the pass its moment.
+void Core::hold_back(FamilyState& fam) {
+  if (fam.closing) rt::sleep_for(std::chrono::milliseconds(std::min(1 + fam.passes, 20u)));
+}
+
+void Core::drop_names_copies(FamilyState& fam) {
+  expire_names(fam);
+  d.kernel.invalidate(Ino(fam.family, 0), 0, 0);
+  if (fam.dir) fam.dir->kernel_attrs = false;
+}
+
+void Core::pass_over_files(FamilyState& fam, bool all) {
+  for (fam.passes = 0;; fam.passes++) {
+    const auto answered = fam.answered;
+    drop_file_pages(fam, all);
+    if (auto r = flush_family(fam); !r)
+      ETCFS_LOG_ERROR("write-back failed while a lock was given up",
+                      log::field("family", fam.family.v),
+                      log::field("reason", reason_name(r.error())));
+    if (fam.answered == answered) return;
+  }
+}
+
 std::vector<meta::Mutation> Core::prepare_release(Family f, LockModes keep) {
   FamilyState* fam = find_family(f);
   std::vector<meta::Mutation> out;
@@ -81,26 +104,15 @@ std::vector<meta::Mutation> Core::prepare_release(Family f, LockModes keep) {
   const bool names_go = have.names != LockMode::kNone && keep.names == LockMode::kNone;
   const bool files_go = have.files != LockMode::kNone && keep.files == LockMode::kNone;
   const bool files_shared = have.files == LockMode::kExclusive && keep.files == LockMode::kShared;
-  if (names_go) {
-    expire_names(*fam);
-    d.kernel.invalidate(Ino(f, 0), 0, 0);
-    if (fam->dir) fam->dir->kernel_attrs = false;
-  }
+  // Names given with a timeout before `closing` run out here; since then none was given.
+  if (names_go) drop_names_copies(*fam);
   if (files_go || files_shared) {
-    for (unsigned pass = 0;; pass++) {
-      const auto answered = fam->answered;
-      drop_file_pages(*fam, files_go);
-      if (auto r = flush_family(*fam); !r)
-        ETCFS_LOG_ERROR("write-back failed while a lock was given up",
-                        log::field("family", f.v), log::field("reason", reason_name(r.error())));
-      if (fam->answered == answered) break;
-    }
+    pass_over_files(*fam, files_go);
+    fam->closed = true;
   }
-  // Names given with a timeout before on_asked ran out above; since then none was given (closing).
-  fam->closed = true;
   d.locks.close(f, keep);
-  fam->unpinned.wait([&] { return fam->pins == 0; });
   if (files_go || files_shared) {
+    fam->unpinned.wait([&] { return (files_go ? fam->pins : fam->writer_pins) == 0; });
     if (auto r = flush_family(*fam); !r)
       ETCFS_LOG_ERROR("write-back failed while a lock was given up", log::field("family", f.v),
                       log::field("reason", reason_name(r.error())));
@@ -128,7 +140,7 @@ std::vector<meta::Mutation> Core::prepare_release(Family f, LockModes keep) {
 void Core::on_released(Family f, LockModes keep) {
   FamilyState* fam = find_family(f);
   if (!fam) return;
-  ETCFS_ASSERT(fam->pins == 0);
+  ETCFS_ASSERT(keep.files != LockMode::kNone || fam->pins == 0);
   if (keep.names == LockMode::kNone) {
     if (fam->dir) cached_inodes--;
     fam->drop_names();

@@ -62,6 +62,8 @@ class FileIo {
   // return; the caller waits for the stream. data_only: times alone need not be published.
   // Reports a write-back error of this file (to be handed out once per handle by the caller).
   Result<void> flush(const InodeRef& inode, bool data_only = false);
+  // flush() of many files with one flush of the device; an error of one does not keep the others.
+  Result<void> flush_many(std::span<const InodeRef> inodes);
   Result<void> sync_all();       // flush() of every file that has something to flush
   // Clean file: drops cached blocks. Asserts that nothing is dirty. Does not block.
   void drop(InodeState& inode);
@@ -71,6 +73,8 @@ class FileIo {
   // smaller file that is still legal) and `step` gets the rest.
   Result<void> add_deletion(const InodeRef& inode, meta::Step& step);
   bool has_blocks_or_dirty(const InodeState& inode) const;  // false: add_deletion never blocks
+  // The same question asked sharply: a clean file with inline extents has blocks and yet does not block.
+  bool deletion_may_block(const InodeState& inode) const;
   Result<std::uint64_t> seek(const InodeRef& inode, std::uint64_t offset, SeekWhat what);
   // st_blocks, counting dirty blocks that have no place yet.
   std::uint64_t blocks512(const InodeState& inode) const;

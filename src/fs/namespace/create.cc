@@ -1,5 +1,5 @@
-// Births: mknod, mkdir, symlink, create. One step: the inode, its entry, the directory (times, counts,
-// bounds) and for a directory the lock record of its family, which is ours from birth.
+// Births: mknod, mkdir, symlink, create. One step: the inode, its entry, the directory (times,
+// counts, bounds) and for a directory the lock record of its family, which is ours from birth.
 #include <fcntl.h>
 #include <sys/stat.h>
 
@@ -59,9 +59,12 @@ static Result<Born> give_birth(Core& c, Attempt& a, const Caller& caller, Ino pa
   if (!dir->dir) return Reason::kStale;
   DirEntry* there = nullptr;
   switch (a.entry(*dir, name, &there)) {
-    case Attempt::Found::kMissing: return Reason::kRetry;
-    case Attempt::Found::kYes: return Reason::kExists;
-    case Attempt::Found::kNo: break;
+    case Attempt::Found::kMissing:
+      return Reason::kRetry;
+    case Attempt::Found::kYes:
+      return Reason::kExists;
+    case Attempt::Found::kNo:
+      break;
   }
   const bool is_dir = S_ISDIR(what.mode);
   InodeState& pdir = *dir->dir;
@@ -168,8 +171,9 @@ Result<Entry> Filesystem::symlink(const Caller& caller, Ino parent, std::string_
   return born.entry;
 }
 
-Result<Filesystem::Created> Filesystem::create(const Caller& caller, Ino parent, std::string_view name,
-                                               std::uint32_t mode, int open_flags) {
+Result<Filesystem::Created> Filesystem::create(const Caller& caller, Ino parent,
+                                               std::string_view name, std::uint32_t mode,
+                                               int open_flags) {
   Impl& c = *impl_;
   ETCFS_CHECK(check_name(name));
   mode = (mode & 07777) | S_IFREG;

@@ -22,9 +22,12 @@ Result<Entry> Filesystem::link(const Caller&, Ino ino, Ino new_parent, std::stri
     if (!dir->dir) return Reason::kStale;
     DirEntry* there = nullptr;
     switch (a.entry(*dir, new_name, &there)) {
-      case Attempt::Found::kMissing: return Reason::kRetry;
-      case Attempt::Found::kYes: return Reason::kExists;
-      case Attempt::Found::kNo: break;
+      case Attempt::Found::kMissing:
+        return Reason::kRetry;
+      case Attempt::Found::kYes:
+        return Reason::kExists;
+      case Attempt::Found::kNo:
+        break;
     }
     InodeState& file = **inode;
     if (file.rec.nlink == 0) return Reason::kNotFound;

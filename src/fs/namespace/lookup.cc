@@ -3,38 +3,49 @@
 namespace etcfs::fs {
 
 // A name of a locked directory. The target's attributes come along where its family is at hand
-// or free; where another node holds it, number and type must do (zero timeout): GETATTR follows without
-// the directory's kernel lock.
+// or free; where another node holds it, number and type must do (zero timeout): GETATTR follows
+// without the directory's kernel lock.
 Result<Entry> Filesystem::lookup(const Caller&, Ino parent, std::string_view name) {
   Impl& c = *impl_;
   if (name.size() > 255) return Reason::kNameTooLong;
-  bool asked = false;
-  return c.run(false, [&](Attempt& a) -> Result<Entry> {
-    if (c.dead_dirs.contains(parent)) return Reason::kNotFound;
-    FamilyState* dir = a.names(parent.family(), LockMode::kShared);
-    if (!dir) {
-      // The usual lookup is of a file born here: its inode comes in the same round trip.
-      if (!asked) a.need(parent.family(), {LockMode::kShared, LockMode::kShared});
-      return Reason::kRetry;
-    }
-    if (!dir->dir) return Reason::kStale;
-    DirEntry* entry = nullptr;
-    switch (a.entry(*dir, name, &entry)) {
-      case Attempt::Found::kMissing: return Reason::kRetry;
-      case Attempt::Found::kNo: return c.negative(*dir, name);
-      case Attempt::Found::kYes: break;
-    }
-    const LockModes usable = c.d.locks.usable(entry->ino.family());
-    const LockMode part = entry->ino.is_directory() ? usable.names : usable.files;
-    if (part == LockMode::kNone && asked) return c.entry_of(*dir, name, *entry, nullptr);
-    asked = true;
-    if (part == LockMode::kNone && c.d.locks.contended(entry->ino.family()))
-      return c.entry_of(*dir, name, *entry, nullptr);
-    auto inode = a.inode(entry->ino, LockMode::kShared);
-    if (!inode && inode.error() == Reason::kStale) return Reason::kCorrupt;
-    if (!inode) return inode.error();
-    return c.entry_of(*dir, name, *entry, *inode);
-  });
+  bool tried = false;
+  for (;;) {
+    std::vector<Family> ahead;
+    auto result = c.run(false, [&](Attempt& a) -> Result<Entry> {
+      if (c.dead_dirs.contains(parent)) return Reason::kNotFound;
+      FamilyState* dir = a.names(parent.family(), LockMode::kShared);
+      if (!dir) {
+        // The usual lookup is of a file born here: its inode comes in the same round trip.
+        a.need(parent.family(), {LockMode::kShared, LockMode::kShared});
+        return Reason::kRetry;
+      }
+      if (!dir->dir) return Reason::kStale;
+      DirEntry* entry = nullptr;
+      switch (a.entry(*dir, name, &entry)) {
+        case Attempt::Found::kMissing:
+          return Reason::kRetry;
+        case Attempt::Found::kNo:
+          return c.negative(*dir, name);
+        case Attempt::Found::kYes:
+          break;
+      }
+      // A directory that another node holds need not be waited for: number and type, zero timeout.
+      if (entry->ino.is_directory() &&
+          c.d.locks.usable(entry->ino.family()).names == LockMode::kNone) {
+        if (tried) return c.entry_of(*dir, name, *entry, nullptr);
+        ahead.push_back(entry->ino.family());
+        return Entry{};
+      }
+      auto inode = a.inode(entry->ino, LockMode::kShared);
+      if (!inode && inode.error() == Reason::kStale) return Reason::kCorrupt;
+      if (!inode) return inode.error();
+      return c.entry_of(*dir, name, *entry, *inode);
+    });
+    if (ahead.empty()) return result;
+    tried = true;
+    const LockMode mode = c.alone() ? LockMode::kExclusive : LockMode::kShared;
+    ETCFS_CHECK(c.d.locks.acquire_ahead(ahead, {mode, mode}));
+  }
 }
 
 }  // namespace etcfs::fs

@@ -1,6 +1,7 @@
-// rename. Families, all taken before anything changes: both directories' names; the moved inode (its
-// ctime, a directory's parent); what is replaced. A directory that gets another parent also takes the
-// cluster-wide rename lock (family 0), under which the walk to the root that refuses a loop cannot be overtaken.
+// rename. Families, all taken before anything changes: both directories' names; the moved inode
+// (its ctime, a directory's parent); what is replaced. A directory that gets another parent also
+// takes the cluster-wide rename lock (family 0), under which the walk to the root that refuses a
+// loop cannot be overtaken.
 #include "fs/impl.h"
 
 namespace etcfs::fs {
@@ -19,9 +20,12 @@ struct Side {
 // kNotFound where it does not exist.
 Result<void> find(Attempt& a, Side& side) {
   switch (a.entry(*side.dir, side.name, &side.entry)) {
-    case Attempt::Found::kMissing: return Reason::kRetry;
-    case Attempt::Found::kNo: return Reason::kNotFound;
-    case Attempt::Found::kYes: break;
+    case Attempt::Found::kMissing:
+      return Reason::kRetry;
+    case Attempt::Found::kNo:
+      return Reason::kNotFound;
+    case Attempt::Found::kYes:
+      break;
   }
   auto inode = a.inode(side.entry->ino, LockMode::kExclusive);
   if (!inode) return inode.error() == Reason::kStale ? Reason::kCorrupt : inode.error();

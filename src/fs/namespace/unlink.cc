@@ -4,8 +4,9 @@
 
 namespace etcfs::fs {
 
-// Takes one link from a file whose entry goes away, in the same step. The last one: the inode goes too, unless
-// it is open somewhere or has blocks to be freed; then it becomes an orphan, and the reaper does the rest.
+// Takes one link from a file whose entry goes away, in the same step. The last one: the inode goes
+// too, unless it is open somewhere or has blocks to be freed; then it becomes an orphan, and the
+// reaper does the rest.
 static void drop_link(Core& c, InodeRef inode, WallTime when, meta::Step& step) {
   InodeState& file = *inode;
   ETCFS_ASSERT(file.rec.nlink > 0);
@@ -48,9 +49,12 @@ Result<void> Filesystem::unlink(const Caller&, Ino parent, std::string_view name
     if (!dir->dir) return Reason::kStale;
     DirEntry* entry = nullptr;
     switch (a.entry(*dir, name, &entry)) {
-      case Attempt::Found::kMissing: return Reason::kRetry;
-      case Attempt::Found::kNo: return Reason::kNotFound;
-      case Attempt::Found::kYes: break;
+      case Attempt::Found::kMissing:
+        return Reason::kRetry;
+      case Attempt::Found::kNo:
+        return Reason::kNotFound;
+      case Attempt::Found::kYes:
+        break;
     }
     if (entry->type == static_cast<std::uint8_t>(FileType::kDirectory)) return Reason::kIsDirectory;
     auto inode = a.inode(entry->ino, LockMode::kExclusive);
@@ -67,8 +71,8 @@ Result<void> Filesystem::unlink(const Caller&, Ino parent, std::string_view name
   return c.finish(done);
 }
 
-// What a directory's removal means for its family, in memory and in the step. The lock record goes with it
-// where nothing of the family can be left; else it is given up when idle.
+// What a directory's removal means for its family, in memory and in the step. The lock record goes
+// with it where nothing of the family can be left; else it is given up when idle.
 void Core::drop_directory(FamilyState& fam, meta::Step& step) {
   InodeRef dir = fam.dir;
   step.erase(d.keys.inode(dir->ino));
@@ -83,8 +87,7 @@ void Core::drop_directory(FamilyState& fam, meta::Step& step) {
   auto open_here = opens.lower_bound(Ino(fam.family, 0));
   const bool open = open_here != opens.end() && open_here->first.family() == fam.family;
   if (fam.files_complete && fam.files.empty() && rec.birth_family == fam.family && !open &&
-      fam.pins == 0 && fam.holds.empty() && !fam.closing &&
-      d.locks.usable(fam.family) == all) {
+      fam.pins == 0 && fam.holds.empty() && !fam.closing && d.locks.usable(fam.family) == all) {
     const Family f = fam.family;
     if (fam.ahead && ahead_unused) ahead_unused--;
     d.locks.abandon(step, f);
@@ -102,11 +105,15 @@ Result<void> Filesystem::rmdir(const Caller&, Ino parent, std::string_view name)
     if (!dir->dir) return Reason::kStale;
     DirEntry* entry = nullptr;
     switch (a.entry(*dir, name, &entry)) {
-      case Attempt::Found::kMissing: return Reason::kRetry;
-      case Attempt::Found::kNo: return Reason::kNotFound;
-      case Attempt::Found::kYes: break;
+      case Attempt::Found::kMissing:
+        return Reason::kRetry;
+      case Attempt::Found::kNo:
+        return Reason::kNotFound;
+      case Attempt::Found::kYes:
+        break;
     }
-    if (entry->type != static_cast<std::uint8_t>(FileType::kDirectory)) return Reason::kNotDirectory;
+    if (entry->type != static_cast<std::uint8_t>(FileType::kDirectory))
+      return Reason::kNotDirectory;
     FamilyState* victim = a.names(entry->ino.family(), LockMode::kExclusive);
     if (!victim) return Reason::kRetry;
     if (!victim->dir) return Reason::kCorrupt;
