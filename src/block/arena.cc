@@ -1,6 +1,7 @@
-// How runs are found: word by word, with the count of free blocks per chunk to jump over chunks that are
-// full or empty. A search that fails learns the longest run; that stays an upper bound (run_bound_)
-// until something is given back, so a fragmented arena is not searched again and again in vain.
+// How runs are found: word by word, with the count of free blocks per chunk to jump over chunks
+// that are full or empty. A search that fails learns the longest run; that stays an upper bound
+// (run_bound_) until something is given back, so a fragmented arena is not searched again and again
+// in vain.
 #include "block/arena.h"
 
 #include <algorithm>
@@ -91,7 +92,7 @@ ArenaMap::Run ArenaMap::find_run(std::uint64_t from, std::uint64_t want) const {
   };
   const std::uint64_t words = used_.size();
   std::uint64_t w = from / kWordBits;
-  std::uint64_t skip = from % kWordBits;   // blocks of the first word that do not count
+  std::uint64_t skip = from % kWordBits;  // blocks of the first word that do not count
   while (w < words) {
     if (w % kChunkWords == 0 && skip == 0) {
       const std::uint64_t n = chunk_free_[w / kChunkWords];
@@ -133,7 +134,7 @@ ArenaMap::Run ArenaMap::find_run(std::uint64_t from, std::uint64_t want) const {
 
 void ArenaMap::mark_used(std::uint64_t at, std::uint64_t length) {
   each_word(at, length, [&](std::uint64_t w, std::uint64_t mask) {
-    ETCFS_ASSERT((used_[w] & mask) == 0);   // no block is given out twice
+    ETCFS_ASSERT((used_[w] & mask) == 0);  // no block is given out twice
     used_[w] |= mask;
     auto& n = chunk_free_[w / kChunkWords];
     n = static_cast<std::uint16_t>(n - count(mask));

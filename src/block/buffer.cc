@@ -2,15 +2,16 @@
 // operation, without the waste of aligned_alloc() for small sizes (4 KiB aligned to 4 KiB costs it
 // 8 KiB) and without growing for ever.
 //
-// 4, 16 and 64 KiB come from slabs of 2 MiB, aligned to their size, whose first 4 KiB are the slab's
-// header; a slab with no piece in use is kept in a bounded reserve and unmapped beyond it. 256 KiB and
-// 1 MiB come from aligned_alloc() through bounded free lists; larger sizes straight from it. Only
-// resident memory that was in use before is ever kept: at most kMaxEmptySlabs slabs a class and
-// kMaxKept* buffers.
+// 4, 16 and 64 KiB come from slabs of 2 MiB, aligned to their size, whose first 4 KiB are the
+// slab's header; a slab with no piece in use is kept in a bounded reserve and unmapped beyond it.
+// 256 KiB and 1 MiB come from aligned_alloc() through bounded free lists; larger sizes straight
+// from it. Only resident memory that was in use before is ever kept: at most kMaxEmptySlabs slabs a
+// class and kMaxKept* buffers.
 //
 // Buffers may be allocated and freed on any OS thread: a spin lock guards the lists, held for a few
-// instructions and never across a system call. Nothing here is ever destroyed, so buffers with static
-// lifetime are safe. Under AddressSanitizer everything is plain malloc, so that misuse is seen.
+// instructions and never across a system call. Nothing here is ever destroyed, so buffers with
+// static lifetime are safe. Under AddressSanitizer everything is plain malloc, so that misuse is
+// seen.
 #include <sys/mman.h>
 
 #include <algorithm>
@@ -27,10 +28,10 @@ namespace etcfs::block {
 namespace {
 
 constexpr std::size_t kSlabBytes = 2 * kMiB;
-constexpr std::size_t kSlabClasses = 3;   // 4K, 16K, 64K
-constexpr std::size_t kClasses = 5;       // and 256K, 1M
+constexpr std::size_t kSlabClasses = 3;  // 4K, 16K, 64K
+constexpr std::size_t kClasses = 5;      // and 256K, 1M
 constexpr std::size_t kMaxEmptySlabs = 4;
-constexpr std::size_t kMaxKept[kClasses] = {0, 0, 0, 64, 32};   // 16 MiB and 32 MiB
+constexpr std::size_t kMaxKept[kClasses] = {0, 0, 0, 64, 32};  // 16 MiB and 32 MiB
 
 constexpr std::size_t class_bytes(std::size_t c) { return std::size_t{4096} << (2 * c); }
 
@@ -47,21 +48,21 @@ struct Free {
 
 // Lives in the first page of its slab.
 struct Slab {
-  Slab* next = nullptr;   // among the slabs of the class that have a free piece
+  Slab* next = nullptr;  // among the slabs of the class that have a free piece
   Slab* prev = nullptr;
-  Free* free = nullptr;   // pieces given back
+  Free* free = nullptr;  // pieces given back
   std::uint32_t used = 0;
-  std::uint32_t fresh = 0;   // offset of the first piece never given out: its memory is untouched
-  std::uint32_t piece = 0;   // bytes
+  std::uint32_t fresh = 0;  // offset of the first piece never given out: its memory is untouched
+  std::uint32_t piece = 0;  // bytes
 
   bool full() const { return free == nullptr && fresh + piece > kSlabBytes; }
 };
 static_assert(sizeof(Slab) <= kBlockBytes);
 
 struct Class {
-  Slab* open = nullptr;        // slabs with a free piece, those in use first
+  Slab* open = nullptr;  // slabs with a free piece, those in use first
   std::size_t empty_slabs = 0;
-  Free* kept = nullptr;        // the large classes
+  Free* kept = nullptr;  // the large classes
   std::size_t kept_count = 0;
 };
 
@@ -78,7 +79,7 @@ class SpinLock {
 };
 
 void* must(void* p) {
-  ETCFS_ASSERT(p != nullptr);   // allocate() never fails: out of address space is the end
+  ETCFS_ASSERT(p != nullptr);  // allocate() never fails: out of address space is the end
   return p;
 }
 
@@ -97,7 +98,8 @@ void unlink(Class& c, Slab* s) {
 
 Slab* map_slab(std::size_t piece) {
   // Twice the size, to cut an aligned piece out of it.
-  void* raw = ::mmap(nullptr, 2 * kSlabBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  void* raw =
+      ::mmap(nullptr, 2 * kSlabBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   ETCFS_ASSERT(raw != MAP_FAILED);
   const auto at = reinterpret_cast<std::uintptr_t>(raw);
   const std::uintptr_t aligned = (at + kSlabBytes - 1) & ~(kSlabBytes - 1);
@@ -106,7 +108,7 @@ Slab* map_slab(std::size_t piece) {
   if (tail != 0) ::munmap(reinterpret_cast<void*>(aligned + kSlabBytes), tail);
   auto* slab = new (reinterpret_cast<void*>(aligned)) Slab;
   slab->piece = static_cast<std::uint32_t>(piece);
-  slab->fresh = static_cast<std::uint32_t>(piece);   // piece 0 is (or begins with) the header
+  slab->fresh = static_cast<std::uint32_t>(piece);  // piece 0 is (or begins with) the header
   return slab;
 }
 

@@ -10,7 +10,8 @@ namespace etcfs::block {
 namespace {
 
 TEST(Buffer, IsAlignedAndRoundedUp) {
-  for (std::size_t bytes : {1ul, 4096ul, 4097ul, 16384ul, 65536ul, 65537ul, 300000ul, 1048576ul, 5000000ul}) {
+  for (std::size_t bytes :
+       {1ul, 4096ul, 4097ul, 16384ul, 65536ul, 65537ul, 300000ul, 1048576ul, 5000000ul}) {
     Buffer b = Buffer::allocate(bytes);
     ASSERT_TRUE(b);
     EXPECT_EQ(reinterpret_cast<std::uintptr_t>(b.data()) % kBlockBytes, 0u);
@@ -80,7 +81,7 @@ TEST(Buffer, ManySmallOnesCostLittleMoreThanTheirSize) {
   }
   EXPECT_LT(resident() - before, 8192 * 4096l + 8 * 1024 * 1024);
   held.clear();
-  EXPECT_LT(resident() - before, 12 * 1024 * 1024);   // and most of it goes back
+  EXPECT_LT(resident() - before, 12 * 1024 * 1024);  // and most of it goes back
 }
 
 }  // namespace
