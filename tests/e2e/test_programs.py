@@ -164,7 +164,8 @@ class Programs(testbed.Case):
 
     def fio(self, name, *args):
         p = run(["fio", "--minimal", f"--name={name}", f"--directory={self.d}", "--verify=crc32c",
-                 "--verify_fatal=1", "--verify_state_save=0", "--randseed=1234", "--size=48m", *args], timeout=120, check=False)
+                 "--verify_fatal=1", "--verify_state_save=0", "--randseed=1234", "--size=48m",
+                 *args], timeout=120, check=False)
         self.assertEqual(0, p.returncode, p.stdout)
 
     def test_fio_verify(self):
