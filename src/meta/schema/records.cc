@@ -126,8 +126,8 @@ Result<Super> decode_super(std::string_view bytes) {
   v.overwrite = static_cast<Overwrite>(m.overwrite());
   bool ok = get_time(m.created(), v.created) && v.format_version != 0 && v.uuid.size() == 16 &&
             v.identity_hash.size() == 32 && m.block_bytes() == kBlockBytes;
-  ok = ok && std::has_single_bit(v.arena_blocks) && v.device_blocks != 0 &&
-       v.device_blocks <= std::uint64_t{1} << 52 &&
+  ok = ok && std::has_single_bit(v.arena_blocks) && v.arena_blocks >= kArenaChunkBlocks &&
+       v.device_blocks != 0 && v.device_blocks <= std::uint64_t{1} << 52 &&
        (v.device_blocks - 1) / v.arena_blocks < UINT32_MAX;
   ok = ok && (v.overwrite == Overwrite::kInPlace || v.overwrite == Overwrite::kRedirect);
   if (!ok) return Reason::kCorrupt;

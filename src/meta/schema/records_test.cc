@@ -152,6 +152,7 @@ TEST(Records, SuperRoundTripsAndIsJudged) {
   };
   EXPECT_TRUE(corrupt([](Super& t) { t.arena_blocks = 0; }));
   EXPECT_TRUE(corrupt([](Super& t) { t.arena_blocks = 4097; }));
+  EXPECT_TRUE(corrupt([](Super& t) { t.arena_blocks = 2048; }));  // less than a chunk of the map
   EXPECT_TRUE(corrupt([](Super& t) { t.device_blocks = 0; }));
   EXPECT_TRUE(corrupt([](Super& t) { t.uuid = "short"; }));
   EXPECT_TRUE(corrupt([](Super& t) { t.identity_hash = ""; }));
