@@ -40,9 +40,8 @@ class Appender {
 }  // namespace
 
 Extents::const_iterator find_extent(const Extents& extents, std::uint64_t block) {
-  return std::upper_bound(
-      extents.begin(), extents.end(), block,
-      [](std::uint64_t b, const meta::Extent& e) { return b < e.file_end(); });
+  return std::upper_bound(extents.begin(), extents.end(), block,
+                          [](std::uint64_t b, const meta::Extent& e) { return b < e.file_end(); });
 }
 
 MapRun map_at(const Extents& extents, std::uint64_t block, std::uint64_t end) {
@@ -129,13 +128,13 @@ void add_touched_chunks(const Extents& extents, std::uint64_t block, std::uint64
     chunks.insert(meta::extent_chunk(it->file_block));
 }
 
-Extents extents_of_chunk(const Extents& extents, std::uint32_t chunk) {
-  const auto begins_before = [](const meta::Extent& e, std::uint32_t c) {
-    return meta::extent_chunk(e.file_block) < c;
-  };
-  auto first = std::lower_bound(extents.begin(), extents.end(), chunk, begins_before);
-  auto last = first;
-  while (last != extents.end() && meta::extent_chunk(last->file_block) == chunk) ++last;
+std::span<const meta::Extent> extents_of_chunk(const Extents& extents, std::uint32_t chunk) {
+  auto first = std::lower_bound(
+      extents.begin(), extents.end(), chunk,
+      [](const meta::Extent& e, std::uint32_t c) { return meta::extent_chunk(e.file_block) < c; });
+  auto last = std::upper_bound(
+      first, extents.end(), chunk,
+      [](std::uint32_t c, const meta::Extent& e) { return c < meta::extent_chunk(e.file_block); });
   return {first, last};
 }
 

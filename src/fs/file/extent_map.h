@@ -1,8 +1,8 @@
-// Extents of a file as a sorted vector without overlaps: look up, change, and the chunks of x/ that they
-// belong to. Pure functions, no I/O.
+// Extents of a file as a sorted vector without overlaps: look up, change, and the chunks of x/ that
+// they belong to. Pure functions, no I/O.
 //
-// An extent belongs to the chunk in which it begins and may reach beyond its end, so that switching a
-// file from inline to external extents writes at most as many chunks as there are extents.
+// An extent belongs to the chunk in which it begins and may reach beyond its end, so that switching
+// a file from inline to external extents writes at most as many chunks as there are extents.
 #pragma once
 
 #include <cstdint>
@@ -34,7 +34,8 @@ struct MapChange {
 Extents::const_iterator find_extent(const Extents& extents, std::uint64_t block);
 // How `block` is mapped, and for how many blocks from there, at most up to `end` (> block).
 MapRun map_at(const Extents& extents, std::uint64_t block, std::uint64_t end);
-// Applies changes that are sorted and do not overlap; neighbours that a change has touched are merged.
+// Applies changes that are sorted and do not overlap; neighbours that a change has touched are
+// merged.
 Extents apply_changes(const Extents& extents, std::span<const MapChange> changes);
 // Drops everything from `block` on.
 void cut_extents(Extents& extents, std::uint64_t block);
@@ -46,6 +47,6 @@ bool valid_extents(const Extents& extents);
 void add_touched_chunks(const Extents& extents, std::uint64_t block, std::uint64_t blocks,
                         std::set<std::uint32_t>& chunks);
 // The extents that begin in the chunk.
-Extents extents_of_chunk(const Extents& extents, std::uint32_t chunk);
+std::span<const meta::Extent> extents_of_chunk(const Extents& extents, std::uint32_t chunk);
 
 }  // namespace etcfs::fs

@@ -10,8 +10,8 @@
 
 namespace etcfs::fs {
 
-// Blocks until call(0) … call(n - 1) have all returned; at most `width` run at once, one of them in the
-// calling fiber. `call` is kept alive by every fiber that uses it.
+// Blocks until call(0) … call(n - 1) have all returned; at most `width` run at once, one of them in
+// the calling fiber. `call` is kept alive by every fiber that uses it.
 inline void fan_out(rt::Group& group, std::size_t n, std::size_t width,
                     std::function<void(std::size_t)> call) {
   struct State {

@@ -1,13 +1,14 @@
 // FileData: the bytes of one regular file that are in memory, and how far their write-back is.
 //
-// Bytes live in segments of whole blocks. A block stands in at most one segment of `dirty`; write-back
-// moves segments into a WriteSet, where they are stable until they are published: a writer who comes
-// meanwhile makes a new segment that hides the old one. Looking up a block goes from new to old: dirty,
-// the write sets from the youngest to the oldest, the published extents below a pending cut, else zeros.
+// Bytes live in segments of whole blocks. A block stands in at most one segment of `dirty`;
+// write-back moves segments into a WriteSet, where they are stable until they are published: a
+// writer who comes meanwhile makes a new segment that hides the old one. Looking up a block goes
+// from new to old: dirty, the write sets from the youngest to the oldest, the published extents
+// below a pending cut, else zeros.
 //
-// The block that holds the end of the file has zeros behind the end as long as it is in `dirty`; anywhere
-// else (a write set, the device) anything may stand there. So whatever makes the file longer takes
-// that block into `dirty` first.
+// The block that holds the end of the file has zeros behind the end as long as it is in `dirty`;
+// anywhere else (a write set, the device) anything may stand there. So whatever makes the file
+// longer takes that block into `dirty` first.
 #pragma once
 
 #include <cstdint>
@@ -62,8 +63,9 @@ std::uint64_t next_segment(const SegmentMap& map, std::uint64_t block, std::uint
 // What one write-back took of the file.
 struct WriteSet {
   std::uint64_t round = 0;
-  std::uint64_t size = 0;                 // to be published with it; a cut lowers it
-  std::uint64_t limit_block = UINT64_MAX; // an older set failed: nothing from here on goes out before it
+  std::uint64_t size = 0;  // to be published with it; a cut lowers it
+  std::uint64_t limit_block =
+      UINT64_MAX;  // an older set failed: nothing from here on goes out before it
   SegmentMap segments;
 };
 
@@ -72,8 +74,8 @@ inline constexpr std::uint64_t kNoCut = UINT64_MAX;
 struct FileData {
   SegmentMap dirty;
   std::vector<std::unique_ptr<WriteSet>> sets;  // oldest first
-  std::uint64_t dirty_blocks = 0;   // in `dirty`
-  std::uint64_t fresh_blocks = 0;   // sum of `fresh` over all segments
+  std::uint64_t dirty_blocks = 0;               // in `dirty`
+  std::uint64_t fresh_blocks = 0;               // sum of `fresh` over all segments
 
   // A truncate that is not published yet: published extents behind it are void. Rounds below
   // cut_round were taken before the cut and must not carry it, since data written after it would be
@@ -82,38 +84,39 @@ struct FileData {
   std::uint64_t cut_round = 0;
   std::uint64_t rounds = 0;
 
-  Extents external;                 // with rec.external_extents, once loaded
+  Extents external;  // with rec.external_extents, once loaded
   std::optional<std::uint64_t> external_mapped;
 
-  RwLock lock;                      // readers, writers and truncate
-  rt::Mutex load_turn;              // loading external extents
-  rt::Mutex write_turn;             // one write-back fills and writes its set …
-  rt::Mutex publish_turn;           // … and goes on, in the same order, to flush and publish
+  RwLock lock;             // readers, writers and truncate
+  rt::Mutex load_turn;     // loading external extents
+  rt::Mutex write_turn;    // one write-back fills and writes its set …
+  rt::Mutex publish_turn;  // … and goes on, in the same order, to flush and publish
 
-  std::optional<Reason> error;      // of a write-back, not reported yet
-  std::uint32_t failures = 0;       // write-backs in a row that failed
+  std::optional<Reason> error;  // of a write-back, not reported yet
+  std::uint32_t failures = 0;   // write-backs in a row that failed
   Time retry_at{};
 
-  std::uint64_t tail_block = 0;     // clean copy of the partial last block, for appends
+  std::uint64_t tail_block = 0;  // clean copy of the partial last block, for appends
   block::Buffer tail;
 
-  bool listed = false;              // in the list of files with something to flush
+  bool listed = false;  // in the list of files with something to flush
   std::list<InodeRef>::iterator place;
   Time since{};
-  std::uint32_t users = 0;          // fibers that are using this object
+  std::uint32_t users = 0;  // fibers that are using this object
 
   bool idle() const {
     return users == 0 && !listed && dirty.empty() && sets.empty() && cut == kNoCut &&
            external.empty() && !tail && !error;
   }
-  // Bytes of `block` in memory and for how many blocks from there, or null and for how many blocks there
-  // are none; at most up to `end`. with_dirty = false: write sets only.
+  // Bytes of `block` in memory and for how many blocks from there, or null and for how many blocks
+  // there are none; at most up to `end`. with_dirty = false: write sets only.
   struct MemoryRun {
     const std::byte* data = nullptr;
     std::uint64_t blocks = 0;
   };
   MemoryRun memory_at(std::uint64_t block, std::uint64_t end, bool with_dirty = true) const;
-  // True if a write set on its way gives `block` a new place; `end` is lowered to where that changes.
+  // True if a write set on its way gives `block` a new place; `end` is lowered to where that
+  // changes.
   bool moving(std::uint64_t block, std::uint64_t& end) const;
 };
 
@@ -130,7 +133,10 @@ class DataUse {
     if (inode_->data->idle()) inode_->data.reset();
   }
   DataUse(DataUse&&) = default;
-  DataUse& operator=(DataUse&&) = delete;
+  DataUse& operator=(DataUse&& other) noexcept {
+    std::swap(inode_, other.inode_);
+    return *this;
+  }
   FileData& operator*() const { return *inode_->data; }
   FileData* operator->() const { return inode_->data.get(); }
 

@@ -160,8 +160,8 @@ void FileIo::drop(InodeState& inode) {
     const bool fenced = impl_->d.stream.fenced();  // reported as such by others
     ETCFS_ASSERT(data.failures > 0 || data.error || fenced);
     if (!fenced)
-      ETCFS_LOG_ERROR("dirty data that could not be written is dropped",
-                      field("ino", inode.ino.v), field("blocks", data.dirty_blocks));
+      ETCFS_LOG_ERROR("dirty data that could not be written is dropped", field("ino", inode.ino.v),
+                      field("blocks", data.dirty_blocks));
   }
   if (data.sets.empty()) impl_->discard(inode);
   data.external.clear();
@@ -193,8 +193,7 @@ std::string FileIo::encode_record(const InodeState& inode) const {
   return meta::encode(inode.rec);
 }
 std::uint64_t FileIo::dirty_bytes() const { return impl_->dirty_blocks * kBlockBytes; }
-void FileIo::set_pin(std::function<bool(InodeState&)> pin,
-                     std::function<void(InodeState&)> unpin) {
+void FileIo::set_pin(std::function<bool(InodeState&)> pin, std::function<void(InodeState&)> unpin) {
   impl_->pin = std::move(pin);
   impl_->unpin = std::move(unpin);
 }

@@ -1,4 +1,5 @@
-// What the parts of FileIo share. See file_io.h for the contract and file_data.h for where bytes are.
+// What the parts of FileIo share. See file_io.h for the contract and file_data.h for where bytes
+// are.
 #pragma once
 
 #include <cstdint>
@@ -18,13 +19,13 @@
 
 namespace etcfs::fs {
 
-inline constexpr std::uint64_t kRoundBytes = 64 * kMiB;    // of one background write-back
+inline constexpr std::uint64_t kRoundBytes = 64 * kMiB;  // of one background write-back
 inline constexpr std::size_t kRoundFiles = 2000;
-inline constexpr std::uint64_t kRequestBlocks = 256;       // of one device request
+inline constexpr std::uint64_t kRequestBlocks = 256;  // of one device request
 inline constexpr std::size_t kRequestsInFlight = 32;
-inline constexpr unsigned kWriterFibers = 2;               // one writes while the other flushes
+inline constexpr unsigned kWriterFibers = 2;  // one writes while the other flushes
 inline constexpr unsigned kDeviceTries = 3;
-inline constexpr unsigned kFailuresUntilRefusal = 5;       // then write() no longer waits for room
+inline constexpr unsigned kFailuresUntilRefusal = 5;  // then write() no longer waits for room
 inline constexpr std::size_t kTailCopies = 1024;
 inline constexpr Nanos kKvDeadline = std::chrono::seconds(30);
 
@@ -55,11 +56,11 @@ struct FileIo::Impl {
     block::Buffer content;
   };
   struct WritePlan {
-    std::uint64_t at = 0, end = 0;                // bytes
-    std::uint64_t first = 0, last = 0;            // blocks [first, last)
-    std::optional<std::uint64_t> gap_block;       // holds the old end and is not written otherwise
+    std::uint64_t at = 0, end = 0;           // bytes
+    std::uint64_t first = 0, last = 0;       // blocks [first, last)
+    std::optional<std::uint64_t> gap_block;  // holds the old end and is not written otherwise
     std::vector<Edge> edges;
-    std::uint64_t held = 0;                       // reserved so far
+    std::uint64_t held = 0;  // reserved so far
     bool has_edge(std::uint64_t block) const;
   };
   Result<std::uint64_t> write(const InodeRef& inode, std::uint64_t offset,
@@ -110,7 +111,6 @@ struct FileIo::Impl {
     Piece* piece;
   };
   bool write_pieces(std::vector<Io> ios);  // true: something was written
-  Result<void> flush_files(std::vector<Part>& parts, bool data_only);
   Result<void> flush(const InodeRef& inode, bool data_only);
   Result<void> flush_many(std::span<const InodeRef> inodes, bool data_only);
 
@@ -144,18 +144,15 @@ struct FileIo::Impl {
   std::function<void(InodeState&)> unpin;
   std::optional<rt::Group> group;
 
-  std::list<InodeRef> dirty_files;      // in order of `since`
-  std::uint64_t dirty_blocks = 0;       // over all files, write sets included
-  std::uint64_t cursor = 0;             // where the data of the next new file goes
-  std::set<std::uint64_t> rounds;       // background write-backs under way
+  std::list<InodeRef> dirty_files;  // in order of `since`
+  std::uint64_t dirty_blocks = 0;   // over all files, write sets included
+  std::uint64_t cursor = 0;         // where the data of the next new file goes
+  std::set<std::uint64_t> rounds;   // background write-backs under way
   std::uint64_t next_round = 1;
-  unsigned failures = 0;                // write-backs in a row in which the device failed
+  unsigned failures = 0;  // write-backs in a row in which the device failed
   std::deque<std::weak_ptr<InodeState>> tails;
   bool stopping = false;
   rt::Condition wake, room, round_ended;
 };
-
-// A step must not name a key twice; the later put of a map chunk holds the earlier one's change.
-void fold_step(meta::Step& step);
 
 }  // namespace etcfs::fs

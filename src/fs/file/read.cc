@@ -1,6 +1,6 @@
 // Reading: what is in memory is answered from there, the rest by one device request per contiguous
-// range, all at once. A read that needs the device holds the file's lock shared meanwhile, so that it
-// sees each write whole; background write-back does not take that lock.
+// range, all at once. A read that needs the device holds the file's lock shared meanwhile, so that
+// it sees each write whole; background write-back does not take that lock.
 #include <array>
 #include <cstring>
 

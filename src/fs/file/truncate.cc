@@ -1,6 +1,6 @@
 // Truncate. Shrinking drops what is in memory and remembers the lowest new end (FileData::cut); the
-// extents behind it are void at once and leave etcd with the next publication. Growing makes the rest
-// of the last block zeros.
+// extents behind it are void at once and leave etcd with the next publication. Growing makes the
+// rest of the last block zeros.
 #include <algorithm>
 #include <cstring>
 
@@ -76,10 +76,8 @@ void FileIo::Impl::cut_segments(FileData& data, SegmentMap& map, std::uint64_t b
   if (it != map.begin() && std::prev(it)->second.end() > block) --it;
   while (it != map.end()) {
     Segment& s = it->second;
-    const auto keep =
-        static_cast<std::uint32_t>(block > s.first ? std::min<std::uint64_t>(block - s.first,
-                                                                             s.blocks)
-                                                   : 0);
+    const auto keep = static_cast<std::uint32_t>(
+        block > s.first ? std::min<std::uint64_t>(block - s.first, s.blocks) : 0);
     const std::uint32_t gone = s.blocks - keep;
     const std::uint32_t fresh = std::min(s.fresh, keep);
     data.fresh_blocks -= s.fresh - fresh;

@@ -1,6 +1,6 @@
-// Writing: bytes go into dirty segments. All that may block (room, the old content of blocks that are
-// written in part, a reservation) comes first; then the bytes are taken without a blocking call, so a
-// write-back sees a write whole or not at all, and so does a reader.
+// Writing: bytes go into dirty segments. All that may block (room, the old content of blocks that
+// are written in part, a reservation) comes first; then the bytes are taken without a blocking
+// call, so a write-back sees a write whole or not at all, and so does a reader.
 #include <algorithm>
 #include <cstring>
 
@@ -54,8 +54,8 @@ Result<std::uint64_t> FileIo::Impl::write(const InodeRef& inode, std::uint64_t o
   return offset;
 }
 
-// On return everything is at hand that take_gap() and take_bytes() need. Blocks; the caller holds the
-// file's lock, so what is dirty can only become less meanwhile (by write-back).
+// On return everything is at hand that take_gap() and take_bytes() need. Blocks; the caller holds
+// the file's lock, so what is dirty can only become less meanwhile (by write-back).
 Result<void> FileIo::Impl::prepare_write(const InodeRef& inode, WritePlan& plan) {
   while (true) {
     plan.gap_block = gap_block(*inode, plan.end);
@@ -135,8 +135,8 @@ std::uint64_t FileIo::Impl::to_reserve(const InodeState& inode, std::uint64_t fi
   return n;
 }
 
-// Space::reserve(); where it says that the device is full, what pending cuts and overwrites still hold
-// is given back first, and once more.
+// Space::reserve(); where it says that the device is full, what pending cuts and overwrites still
+// hold is given back first, and once more.
 Result<void> FileIo::Impl::reserve(const InodeRef& inode, std::uint64_t blocks) {
   auto r = d.space.reserve(blocks);
   if (r || r.error() != Reason::kNoSpace) return r;
