@@ -48,7 +48,9 @@ class Membership {
   // Takes the next epoch in one transaction. Waits for the TTL where a predecessor is neither provably
   // gone nor seen alive. kBusy: a process of this name is alive (its beat moved). Blocks.
   Result<Joined> join(Time deadline);
-  void start();                          // beats, watches, fencing of others
+  // Beats, watches, fencing of others. Blocks, at most a TTL, until the others are known and there is
+  // a lease; both come by themselves later where etcd is slow.
+  void start();
   // One transaction that drops beat and live and raises the epoch: frees all locks. After the commit
   // stream has stopped. Blocks.
   Result<void> leave();
