@@ -401,7 +401,7 @@ Result<void> SimKvServer::compact(Revision revision) {
 // To a watch that is connected events count as sent when they happen; one that is cut off and has
 // not had all that is compacted now is lost.
 void SimKvServer::trim_history() {
-  std::int64_t keep = compacted_ + 1;
+  std::int64_t keep = compacted_;
   for (const auto& weak : watches_) {
     auto watch = weak.lock();
     if (!watch || watch->cancelled) continue;
@@ -418,7 +418,7 @@ void SimKvServer::trim_history() {
 
 void SimKvServer::add_watch(const std::shared_ptr<SimWatchState>& watch) {
   if (watch->next == 0) watch->next = revision_ + 1;
-  if (watch->next <= compacted_) watch->lost = true;
+  if (watch->next < compacted_) watch->lost = true;  // at it is allowed, as in etcd
   std::erase_if(watches_, [](const auto& weak) { return weak.expired(); });
   watches_.push_back(watch);
 }

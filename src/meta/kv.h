@@ -96,7 +96,8 @@ struct WatchEvent {
   KeyValue kv;                 // for kDelete: key and mod_revision only
 };
 struct WatchBatch {
-  std::vector<WatchEvent> events;   // in revision order, all events of a revision in one batch
+  std::vector<WatchEvent> events;   // in revision order, all events of a revision in one batch; may
+                                    // be empty: then the batch only says how far it has come
   Revision revision;                // every event up to it has been delivered
 };
 
@@ -110,7 +111,8 @@ class Kv {
  public:
   virtual ~Kv() = default;
 
-  // Linearizable read. revision 0 = newest; kCompacted when it is gone. Retries inside until deadline.
+  // Linearizable read. revision 0 = newest; kCompacted when it is gone. Retries inside until deadline,
+  // as all below but txn() do; then kTimeout, or kUnavailable when it could not even be sent.
   virtual Result<RangeReply> range(const RangeOp& op, Revision at, Time deadline) = 0;
 
   // One try, never repeated inside (a repeat could apply twice).
@@ -129,6 +131,7 @@ class Kv {
                                                std::function<void(const WatchBatch&)> on_batch,
                                                std::function<void()> on_lost, Time deadline) = 0;
 
+  // Done already, or to a later revision, is success.
   virtual Result<void> compact(Revision revision, Time deadline) = 0;
 
   struct Status {
