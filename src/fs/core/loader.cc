@@ -77,6 +77,8 @@ void Core::on_granted(Family f, LockModes before, LockModes now, cluster::Family
     fam.files_loaded = true;
     fam.files_complete = !contents.inodes_more;
   }
+  const bool again = before.files == LockMode::kNone || now.files == LockMode::kExclusive;
+  if (now.files == before.files || !again) return;
   fam.holds.clear();
   for (const auto& kv : contents.holds) {
     auto key = d.keys.parse_hold(kv.key);
