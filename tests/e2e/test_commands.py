@@ -8,7 +8,7 @@ import subprocess
 import time
 
 import testbed
-from testbed import REPO, bin_dir, run
+from testbed import bin_dir, run
 
 
 class Commands(testbed.Case):
@@ -70,7 +70,7 @@ class Commands(testbed.Case):
 
     def test_background(self):
         point = self.point("bg")
-        run(self.bed.mount_argv("bg"), timeout=40)
+        run(self.bed.mount_argv("bg", "--log-file", self.bed.log("node-bg")), timeout=40)
         self.assertEqual(1, len(testbed.mounts_under(point)))
         (point / "from background").write_bytes(b"x")
         self.assertEqual(b"x", (self.a / "from background").read_bytes())
@@ -95,17 +95,20 @@ class Commands(testbed.Case):
 
     def in_namespace(self, script, *args):
         """Runs a script where /sbin has our mount helper, invisible to the rest of the machine."""
-        overlay = (f"mount -t overlay overlay -o lowerdir={REPO}/deploy/sbin:/usr/sbin /usr/sbin && "
-                   + script)
+        sbin = self.bed.dir / "sbin"
+        sbin.mkdir(exist_ok=True)
+        if not (sbin / "mount.etcfs").is_symlink():
+            (sbin / "mount.etcfs").symlink_to(bin_dir().resolve() / "etcfs")
+        overlay = f"mount -t overlay overlay -o lowerdir={sbin}:/usr/sbin /usr/sbin; " + script
         return run(["unshare", "--mount", "--propagation", "private", "sh", "-euc", overlay, "sh", *args],
-                   timeout=90, env=dict(os.environ, PATH=f"{bin_dir()}:{os.environ['PATH']}",
-                                        ETCFS_PROGRAM=str(bin_dir() / "etcfs")))
+                   timeout=90)
 
     def test_mount_by_type(self):
         point = self.point("typed")
         source = f"{self.bed.endpoints}/{self.bed.fs}"
-        self.in_namespace('mount -t etcfs -o "device=$1,node=typed,noatime" "$2" "$3"; '
-                          'echo typed >"$3/typed"; umount "$3"', self.bed.device, source, point)
+        self.in_namespace('mount -t etcfs -o "device=$1,node=typed,noatime,log-file=$4" "$2" "$3"; '
+                          'echo typed >"$3/typed"; umount "$3"',
+                          self.bed.device, source, point, self.bed.log("node-typed"))
         self.assertEqual("typed\n", (self.a / "typed").read_text())
         self.wait_left("typed")
 
@@ -113,7 +116,8 @@ class Commands(testbed.Case):
         point = self.point("tabbed")
         fstab = self.bed.dir / "fstab"
         fstab.write_text(f"{self.bed.endpoints}/{self.bed.fs} {point} etcfs "
-                         f"device={self.bed.device},node=tabbed,_netdev,nofail,x-systemd.automount 0 0\n")
+                         f"device={self.bed.device},node=tabbed,log-file={self.bed.log('node-tabbed')},"
+                         "_netdev,nofail,x-systemd.automount 0 0\n")
         self.in_namespace('mount -T "$1" "$2"; echo tabbed >"$2/tabbed"; umount "$2"', fstab, point)
         self.assertEqual("tabbed\n", (self.a / "tabbed").read_text())
         self.wait_left("tabbed")
