@@ -8,7 +8,11 @@ namespace etcfs::daemon {
 
 struct Node::Impl {
   Impl(meta::Kv& kv, block::Device& device, fs::KernelCache& kernel, NodeConfig config)
-      : kv(kv), device(device), kernel(kernel), config(std::move(config)), keys(this->config.fs_name) {}
+      : kv(kv),
+        device(device),
+        kernel(kernel),
+        config(std::move(config)),
+        keys(this->config.fs_name) {}
 
   meta::Kv& kv;
   block::Device& device;
@@ -35,8 +39,8 @@ struct Node::Impl {
   }
 
   Result<void> load_super() {
-    ETCFS_TRY(auto reply, kv.range({.key = keys.super()}, Revision{},
-                                   rt::now() + config.start_timeout));
+    ETCFS_TRY(auto reply,
+              kv.range({.key = keys.super()}, Revision{}, rt::now() + config.start_timeout));
     if (reply.kvs.empty()) return Reason::kNotFound;
     ETCFS_TRY(super, meta::decode_super(reply.kvs[0].value));
     if (super.format_version != 1 || super.incompatible_features != 0) return Reason::kNotSupported;
@@ -51,8 +55,8 @@ struct Node::Impl {
     guard = std::make_unique<meta::Guard>(keys, config.name, joined.epoch);
     membership->on_fenced([this] { on_fenced(); });
     meta::CommitStream::Limits limits;
-    ETCFS_TRY(std::size_t ops, meta::probe_txn_ops(kv, keys, config.txn_ops_most,
-                                                   rt::now() + config.start_timeout));
+    ETCFS_TRY(std::size_t ops,
+              meta::probe_txn_ops(kv, keys, config.txn_ops_most, rt::now() + config.start_timeout));
     limits.txn_ops = ops;
     stream = std::make_unique<meta::CommitStream>(kv, keys, *guard, limits);
     stream->on_fenced([this] { on_fenced(); });
@@ -62,18 +66,17 @@ struct Node::Impl {
                                                    config.locks);
     space = std::make_unique<block::Space>(kv, keys, *guard, *stream, super);
     ETCFS_CHECK(space->start(joined.proven_dead));
-    fs = std::make_unique<fs::Filesystem>(
-        fs::Filesystem::Deps{.kv = kv,
-                             .keys = keys,
-                             .guard = *guard,
-                             .stream = *stream,
-                             .membership = *membership,
-                             .locks = *locks,
-                             .space = *space,
-                             .device = device,
-                             .kernel = kernel,
-                             .super = super},
-        config.fs);
+    fs = std::make_unique<fs::Filesystem>(fs::Filesystem::Deps{.kv = kv,
+                                                               .keys = keys,
+                                                               .guard = *guard,
+                                                               .stream = *stream,
+                                                               .membership = *membership,
+                                                               .locks = *locks,
+                                                               .space = *space,
+                                                               .device = device,
+                                                               .kernel = kernel,
+                                                               .super = super},
+                                          config.fs);
     ETCFS_CHECK(locks->start());
     ETCFS_CHECK(fs->start());
     started = true;
@@ -87,7 +90,13 @@ struct Node::Impl {
     if (locks && !fenced) locks->release_all();
     if (space && !fenced) space->give_back();
     if (locks) locks->stop();
-    if (stream) stream->stop();
+    if (stream) {
+      stream->stop();
+      const auto& n = stream->counters();
+      ETCFS_LOG_INFO("commit stream ended", log::field("transactions", n.transactions),
+                     log::field("steps", n.steps), log::field("mutations", n.mutations),
+                     log::field("folded", n.folded), log::field("unknown", n.unknown));
+    }
     if (membership) {
       if (started && !fenced) {
         if (auto r = membership->leave(); !r)
