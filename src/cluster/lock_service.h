@@ -43,32 +43,34 @@ struct LockNeed {
   LockModes modes;
 };
 
-// What stood in etcd under the family when the lock was granted, read in the same transaction: up to
-// kLoadLimit keys of each kind; the *_more flags say that the rest is to be read by ranges.
+// What stood in etcd under the family when the lock was granted, read in the same transaction: up
+// to kLoadLimit keys of each kind; the *_more flags say that the rest is to be read by ranges.
 struct FamilyContents {
-  std::vector<meta::KeyValue> inodes;    // i/<family>/   (index 0, the directory, comes first)
+  std::vector<meta::KeyValue> inodes;  // i/<family>/   (index 0, the directory, comes first)
   bool inodes_more = false;
-  std::vector<meta::KeyValue> entries;   // d/<directory ino>/
+  std::vector<meta::KeyValue> entries;  // d/<directory ino>/
   bool entries_more = false;
-  std::vector<meta::KeyValue> holds;     // hold/<family …>, all of them
+  std::vector<meta::KeyValue> holds;  // hold/<family …>, all of them
 };
 inline constexpr std::int64_t kLoadLimit = 512;
 
-// The cached state that locks protect; implemented by fs. on_* run on the runtime thread and must not
-// block; the blocking ones run in a fiber of the lock service.
+// The cached state that locks protect; implemented by fs. on_* run on the runtime thread and must
+// not block; the blocking ones run in a fiber of the lock service.
 class LockClient {
  public:
   virtual ~LockClient() = default;
-  // The lock was granted or strengthened. `before` is what was held; contents holds what was loaded:
-  // everything if nothing was held of a part before, else that part is empty and what is cached stands.
-  virtual void on_granted(Family family, LockModes before, LockModes now, FamilyContents contents) = 0;
+  // The lock was granted or strengthened. `before` is what was held; contents holds what was
+  // loaded: everything if nothing was held of a part before, else that part is empty and what is
+  // cached stands.
+  virtual void on_granted(Family family, LockModes before, LockModes now,
+                          FamilyContents contents) = 0;
   // Another node asks; from here on replies carry zero timeouts for this family until released.
   virtual void on_asked(Family family) = 0;
-  // Blocks. Takes the kernel's copies away and writes dirty data back, so that only `keep` is needed;
-  // requests are still served under the old modes until it calls lock_service.close(family, keep) at
-  // the end, atomically with its last check. It returns the mutations that must be committed before
-  // the release (holds, plocks, birth bound, lazy times): they go into the release step or steps
-  // before it. An error (device failure) is logged and released all the same.
+  // Blocks. Takes the kernel's copies away and writes dirty data back, so that only `keep` is
+  // needed; requests are still served under the old modes until it calls lock_service.close(family,
+  // keep) at the end, atomically with its last check. It returns the mutations that must be
+  // committed before the release (holds, plocks, birth bound, lazy times): they go into the release
+  // step or steps before it. An error (device failure) is logged and released all the same.
   virtual std::vector<meta::Mutation> prepare_release(Family family, LockModes keep) = 0;
   // The release step was appended: forget what `keep` does not cover.
   virtual void on_released(Family family, LockModes keep) = 0;
@@ -79,8 +81,8 @@ class LockService {
   struct Options {
     Nanos minimum_hold = std::chrono::milliseconds(10);
     Nanos maximum_hold = std::chrono::milliseconds(200);
-    Nanos want_patience = std::chrono::milliseconds(50);   // wants that sleep longer are passed over
-    std::size_t held_budget = 100'000;                      // families; beyond, the idlest are released
+    Nanos want_patience = std::chrono::milliseconds(50);  // wants that sleep longer are passed over
+    std::size_t held_budget = 100'000;  // families; beyond, the idlest are released
   };
   struct Counters {
     std::uint64_t acquires = 0, acquire_txns = 0, waits = 0, releases = 0, ahead = 0;
@@ -90,14 +92,14 @@ class LockService {
               meta::CommitStream& stream, Membership& membership, Options options);
   ~LockService();
   void set_client(LockClient& client);
-  Result<void> start();                  // watches want/; blocks
-  void stop();                           // refuses new acquisitions, ends the fibers; blocks
+  Result<void> start();  // watches want/; blocks
+  void stop();           // refuses new acquisitions, ends the fibers; blocks
 
   // Usable now: what this node holds less what is being released. Cheap; never blocks.
   LockModes usable(Family family) const;
   // Blocks until every need has been granted at some moment since the call; the caller then tries
-  // again and comes back if something was taken away meanwhile. Families are waited for in increasing
-  // order. kFenced, kShutdown.
+  // again and comes back if something was taken away meanwhile. Families are waited for in
+  // increasing order. kFenced, kShutdown.
   Result<void> acquire(std::span<const LockNeed> needs);
   // Acquires those of `families` that are free, many per transaction, without waiting or asking:
   // for walks. Blocks. on_granted is called for those that were got.
@@ -106,7 +108,8 @@ class LockService {
   void note_served(Family family);
   // mkdir: the new family is ours from birth. Adds the record to the step and marks it held X, X.
   void adopt(meta::Step& step, Family family);
-  // rmdir of a family with nothing left in it, held X, X: adds the delete of the record and forgets it.
+  // rmdir of a family with nothing left in it, held X, X: adds the delete of the record and forgets
+  // it.
   void abandon(meta::Step& step, Family family);
   // See LockClient::prepare_release: from now on usable(family) is `keep`.
   void close(Family family, LockModes keep);
