@@ -83,13 +83,14 @@ KernelCache::KernelCache(rt::Runtime& runtime)
 
 KernelCache::~KernelCache() { detach(); }
 
-void KernelCache::attach(int fd, bool expire_entries) {
+void KernelCache::attach(int fd) {
   ETCFS_ASSERT(!impl_->descriptor);
   const int own = ::fcntl(fd, F_DUPFD_CLOEXEC, 3);
   ETCFS_ASSERT(own >= 0);
   impl_->descriptor = std::make_shared<Descriptor>(own);
-  impl_->expire_entries = expire_entries;
 }
+
+void KernelCache::set_expire_entries(bool can) { impl_->expire_entries = can; }
 
 void KernelCache::detach() {
   impl_->descriptor.reset();

@@ -26,10 +26,11 @@ class KernelCache final : public fs::KernelCache {
  public:
   explicit KernelCache(rt::Runtime& runtime);
   ~KernelCache() override;
-  // The descriptor of the mount, to be duplicated. expire_entries: the kernel knows how to expire
-  // names (before 6.2 it would unmount what is mounted below them); otherwise expire_names() says
-  // false.
-  void attach(int fd, bool expire_entries);
+  // The descriptor of the mount, to be duplicated.
+  void attach(int fd);
+  // The kernel knows how to expire names (before 6.2 it would unmount what is mounted below them);
+  // until this is said, expire_names() is false.
+  void set_expire_entries(bool can);
   // Gives the duplicate up. Waits (OS thread, not fiber) for running notifications for a short
   // while; those that are stuck end with the process.
   void detach();

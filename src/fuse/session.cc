@@ -174,7 +174,11 @@ Session::Impl::Got Session::Impl::read_request(std::byte* buffer, std::size_t& b
       bytes = static_cast<std::size_t>(n);
       return Got::kRequest;
     }
-    if (n >= 0) {
+    if (n == 0) {
+      end_connection("closed");
+      return Got::kGone;
+    }
+    if (n > 0) {
       ETCFS_LOG_ERROR("FUSE request is too short", log::field("bytes", n));
       end_connection("short request");
       return Got::kGone;
