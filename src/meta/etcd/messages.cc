@@ -137,7 +137,8 @@ WatchEvent from_proto(pb::Event& in) {
 // itself, which do not know what became of the request.
 Verdict judge(const grpc::Status& status) {
   using Kind = Verdict::Kind;
-  std::string_view text = status.error_message();
+  const std::string message = status.error_message();  // returned by value
+  const std::string_view text = message;
   bool own = text.starts_with("etcdserver: ");
   switch (status.error_code()) {
     case grpc::StatusCode::INVALID_ARGUMENT:
