@@ -1,10 +1,11 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
-#include <random>
 #include <vector>
 
 #include "block/device.h"
+#include "rt/random.h"
+#include "rt/rt.h"
 
 namespace etcfs::block {
 namespace {
@@ -34,9 +35,10 @@ TEST(Buffer, MoveLeavesTheSourceEmpty) {
 
 // Live buffers never overlap, whatever the order of allocation and release.
 TEST(Buffer, RandomUseNeverOverlaps) {
-  const unsigned seed = std::random_device{}();
-  std::printf("seed %u\n", seed);
-  std::mt19937 rng(seed);
+  const std::uint64_t seed = rt::Runtime().random();
+  std::printf("seed %lu\n", seed);
+  rt::Random random(seed);
+  const auto rng = [&] { return random.next() >> 1; };
   struct Held {
     Buffer b;
     unsigned char fill;
