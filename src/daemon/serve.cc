@@ -66,7 +66,7 @@ class Daemon {
   std::unique_ptr<fuse::Session> session_;
   std::string mounted_;  // "major:minor" of our mount
   rt::Condition changed_;
-  bool signalled_ = false, gone_ = false, fenced_ = false, stopping_ = false;
+  bool started_ = false, signalled_ = false, gone_ = false, fenced_ = false, stopping_ = false;
 };
 
 std::string Daemon::etcd_failed(Reason reason) const {
@@ -182,6 +182,7 @@ std::string Daemon::start_node() {
   });
   const Result<void> started = node_->start();
   if (started) return {};
+  node_.reset();  // it has taken itself down
   switch (started.error()) {
     case Reason::kBusy:
       return "node name '" + config_.node + "' is in use by a live process; choose another --node";
@@ -224,7 +225,6 @@ std::string Daemon::start() {
   using Step = std::string (Daemon::*)();
   for (Step step : {&Daemon::open_device, &Daemon::connect, &Daemon::load_super,
                     &Daemon::lock_node_name, &Daemon::start_node, &Daemon::start_session}) {
-    if (signalled_) return "ended by a signal while starting";
     if (std::string why = (this->*step)(); !why.empty()) return why;
   }
   return {};
@@ -248,8 +248,6 @@ void Daemon::stop() {
 int Daemon::run() {
   const std::string why = start();
   if (!why.empty()) {
-    const bool node_up = session_ || !mounted_.empty();
-    if (!node_up) node_.reset();  // start() of Node has taken it down itself
     stop();
     ETCFS_LOG_WARN("the node does not start", log::field("why", why));
     startup_.fail(why, config_.helper ? kMountFailed : kFailedToStart);
@@ -258,6 +256,7 @@ int Daemon::run() {
                  log::field("fs", config_.fs_name), log::field("node", config_.node),
                  log::field("device", config_.device), log::field("version", kVersion));
   startup_.ready();
+  started_ = true;
   changed_.wait([this] { return signalled_ || gone_ || fenced_; });
   if (fenced_) {
     ETCFS_LOG_ERROR(
@@ -288,6 +287,8 @@ void Daemon::on_signal(int signal) {
     ::_exit(kLeftInHaste);
   }
   ETCFS_LOG_INFO("ends by signal", log::field("signal", signal));
+  // Nothing has been acknowledged yet, and whatever of the mount stands ends with the process.
+  if (!started_) startup_.fail("ended by a signal while starting", kFailedToStart);
   signalled_ = true;
   changed_.notify_all();
 }

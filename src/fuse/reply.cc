@@ -145,10 +145,8 @@ fs::SetAttr to_set_attr(const fuse_setattr_in& in) {
   if (in.valid & FATTR_MTIME)
     set.mtime = {(in.valid & FATTR_MTIME_NOW) != 0, wall_time(in.mtime, in.mtimensec)};
   if (in.valid & FATTR_CTIME) set.ctime = wall_time(in.ctime, in.ctimensec);
-  // With killpriv v2 the kernel names truncation only; a change of owner always clears, and says so
-  // nowhere (unless it sets the mode itself).
-  set.kill_suidgid = (in.valid & kFattrKillSuidgid) != 0 ||
-                     ((in.valid & (FATTR_UID | FATTR_GID)) != 0 && !(in.valid & FATTR_MODE));
+  // Named for truncation only; that a change of owner clears is fs's to know.
+  set.kill_suidgid = (in.valid & kFattrKillSuidgid) != 0;
   return set;
 }
 

@@ -115,13 +115,9 @@ TEST(Reply, SetAttrTakesWhatIsMarkedValidOnly) {
   EXPECT_FALSE(set.kill_suidgid);
 }
 
-TEST(Reply, ChangeOfOwnerClearsSetuidUnlessTheModeIsGivenToo) {
+TEST(Reply, TruncationMayClearSetuidAndChownDoesNotSaySo) {
   fuse_setattr_in in{};
   in.valid = FATTR_UID;
-  EXPECT_TRUE(to_set_attr(in).kill_suidgid);
-  in.valid = FATTR_GID;
-  EXPECT_TRUE(to_set_attr(in).kill_suidgid);
-  in.valid = FATTR_UID | FATTR_MODE;
   EXPECT_FALSE(to_set_attr(in).kill_suidgid);
   in.valid = FATTR_SIZE | 1u << 11;  // FATTR_KILL_SUIDGID
   EXPECT_TRUE(to_set_attr(in).kill_suidgid);
