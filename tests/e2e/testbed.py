@@ -290,6 +290,15 @@ def free_port():
                 pass
 
 
+def http_get(port, path):
+    c = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
+    try:
+        c.request("GET", path)
+        return c.getresponse().read().decode()
+    finally:
+        c.close()
+
+
 class Testbed:
     """See the module's text. Methods block until the thing is done and raise BedError if it is not."""
 
@@ -363,9 +372,7 @@ class Testbed:
         deadline = time.monotonic() + seconds
         while True:
             try:
-                c = http.client.HTTPConnection("127.0.0.1", self.ports[i][0], timeout=2)
-                c.request("GET", "/health")
-                if b"true" in c.getresponse().read():
+                if "true" in http_get(self.ports[i][0], "/health"):
                     return
             except OSError:
                 pass
@@ -378,9 +385,7 @@ class Testbed:
         """Sum over all members of the metrics whose line matches."""
         total = 0.0
         for client, _ in self.ports:
-            c = http.client.HTTPConnection("127.0.0.1", client, timeout=5)
-            c.request("GET", "/metrics")
-            for line in c.getresponse().read().decode().splitlines():
+            for line in http_get(client, "/metrics").splitlines():
                 if re.match(pattern, line):
                     total += float(line.rpartition(" ")[2])
         return total
@@ -438,6 +443,7 @@ class Testbed:
             if recorded_pid(pid_file) is None:
                 raise BedError(f"node {node} does not mount\n{tail(self.log(f'node-{node}'))}")
             if time.monotonic() > deadline:
+                diagnose(self.dir)
                 raise BedError(f"node {node} is not mounted after {MOUNT_WAIT_S} s\n"
                                f"{tail(self.log(f'node-{node}'))}")
             time.sleep(0.01)
@@ -502,7 +508,11 @@ etcfs_only = unittest.skipIf(REFERENCE, "needs a daemon of ours")
 
 
 class Case(unittest.TestCase):
-    """Tests that share one bed: mounted before the first; afterwards unmounted and checked."""
+    """Tests on a bed with these nodes mounted as `self.a`, `self.b`, …
+
+    Classes that ask for the same bed share it. After the last test every bed is unmounted, its logs
+    must have no ERROR line, and `etcfsctl check` must find nothing.
+    """
 
     nodes = ("a",)
     device_size = "1G"
@@ -512,61 +522,83 @@ class Case(unittest.TestCase):
     allowed_errors = None  # regular expression of ERROR lines that the test provokes
     maxDiff = 2000
 
-    @classmethod
-    def setUpClass(cls):
-        cls.bed = Testbed.temporary(Case.deadline_s)
-        cls.addClassCleanup(cls.bed.close)
-        if REFERENCE:
-            cls.set_up_reference()
-            return
-        try:
-            cls.bed.start_etcd(cls.etcd_members)
-            cls.bed.make_device(cls.device_size)
-            cls.bed.mkfs(*cls.mkfs_args)
-            for node in cls.nodes:
-                setattr(cls, node, cls.bed.mount(node, *cls.mount_args))
-        except BaseException:
-            show_logs(cls.bed.dir)
-            raise
+    beds = {}      # of this process: what was asked for -> Testbed
+    broken = None  # why no bed can be made
 
     @classmethod
-    def set_up_reference(cls):
+    def setUpClass(cls):
+        if Case.broken:
+            raise BedError(Case.broken)
+        key = (cls.nodes, cls.device_size, cls.etcd_members, cls.mkfs_args, cls.mount_args)
+        if key not in Case.beds:
+            bed = Case.beds[key] = Testbed.temporary(Case.deadline_s)
+            bed.allowed_errors = []
+            try:
+                (cls.set_up_reference if REFERENCE else cls.set_up_nodes)(bed)
+            except BaseException as e:
+                Case.broken = f"no bed, as before: {str(e).splitlines()[0]}"
+                raise
+        cls.bed = Case.beds[key]
+        cls.bed.allowed_errors += [cls.allowed_errors] if cls.allowed_errors else []
+        for node in cls.nodes:
+            setattr(cls, node, cls.bed.mountpoint(node))
+
+    @classmethod
+    def set_up_nodes(cls, bed):
+        bed.start_etcd(cls.etcd_members)
+        bed.make_device(cls.device_size)
+        bed.mkfs(*cls.mkfs_args)
+        for node in cls.nodes:
+            bed.mount(node, *cls.mount_args)
+
+    @classmethod
+    def set_up_reference(cls, bed):
         first = None
         for node in cls.nodes:
-            point = cls.bed.mountpoint(node)
+            point = bed.mountpoint(node)
             point.mkdir()
             if first is None:
-                device = cls.bed.make_device(cls.device_size)
+                device = bed.make_device(cls.device_size)
                 run(["mkfs.ext4", "-q", "-m", "0", device])
                 run(["mount", device, point])
                 run(["rmdir", point / "lost+found"])
                 first = point
             else:
                 run(["mount", "--bind", first, point])
-            setattr(cls, node, point)
 
-    @classmethod
-    def tearDownClass(cls):
-        if REFERENCE:
-            return
-        try:
-            for node in cls.nodes:
-                if mounts_under(cls.bed.mountpoint(node)):
-                    cls.bed.umount(node)
-            errors = [e for e in cls.bed.error_lines()
-                      if not (cls.allowed_errors and re.search(cls.allowed_errors, e))]
-            if errors:
-                raise AssertionError("ERROR lines in the logs:\n" + "\n".join(errors[:20]))
-            cls.bed.ctl("check")
-        except BaseException:
-            show_logs(cls.bed.dir)
-            raise
+
+def finish(bed):
+    """The last look at a bed that tests have used; says what is wrong."""
+    wrong = []
+    try:
+        for pid in sorted((bed.dir / "pids").glob("node-*")):
+            node = pid.name.removeprefix("node-")
+            if mounts_under(bed.mountpoint(node)):
+                bed.umount(node)
+        errors = [e for e in bed.error_lines()
+                  if not any(re.search(allowed, e) for allowed in bed.allowed_errors)]
+        if errors:
+            wrong.append("ERROR lines in the logs:\n" + "\n".join(errors[:20]))
+        if bed.ports:
+            bed.ctl("check")
+    except (BedError, subprocess.SubprocessError) as e:
+        wrong.append(str(e))
+    return wrong
 
 
 def main(deadline_s=120):
     """Runs the tests of the calling module. Past the deadline everything is taken down by force."""
     Case.deadline_s = int(os.environ.get("ETCFS_E2E_DEADLINE") or deadline_s)
-    unittest.main(module="__main__", verbosity=2, failfast=False)
+    result = unittest.main(module="__main__", verbosity=2, exit=False).result
+    wrong = [] if Case.broken else [w for bed in Case.beds.values() for w in finish(bed)]
+    for w in wrong:
+        print(f"at the end: {w}", file=sys.stderr)
+    if wrong or not result.wasSuccessful():
+        for bed in Case.beds.values():
+            show_logs(bed.dir)
+    for bed in Case.beds.values():
+        bed.close()
+    sys.exit(1 if wrong or not result.wasSuccessful() else 0)
 
 
 # ---- system calls that Python lacks -------------------------------------------------------------
