@@ -81,6 +81,7 @@ void add_options(CLI::App& app, Config& c, Raw& raw) {
                  "Log file; without it standard error in the foreground, else "
                  "/var/log/etcfs-NODE.log");
   app.set_config("--config", "", "TOML file with any of the long options above");
+  app.allow_config_extras(CLI::config_extras_mode::error);
   app.set_version_flag("--version", std::string("etcfs ") + kVersion);
 }
 

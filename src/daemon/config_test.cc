@@ -103,6 +103,19 @@ TEST(Config, ReadsAFileAndLetsTheCommandLineOverrideIt) {
   EXPECT_TRUE(p.config->foreground);
 }
 
+TEST(Config, AFileMayNameTheMountpointButNothingUnknown) {
+  const std::string path = ::testing::TempDir() + "etcfs_config_test2.toml";
+  const std::string known = "etcd = [\"f:1\"]\nfs = \"x\"\ndevice = \"/d\"\nmountpoint = \"/m\"\n";
+  std::ofstream(path) << known;
+  const Parsed good = parse({"etcfs", "--config", path.c_str()});
+  std::ofstream(path) << known << "nosuchkey = 1\n";
+  const Parsed bad = parse({"etcfs", "--config", path.c_str()});
+  std::remove(path.c_str());
+  ASSERT_TRUE(good.config) << good.text;
+  EXPECT_EQ(good.config->mountpoint, "/m");
+  expect_refused(bad, 2, "nosuchkey");
+}
+
 TEST(Config, HelperOfMount) {
   const Parsed p = parse({"/sbin/mount.etcfs", "e1:2379,e2:2379/data", "/mnt", "-v", "-o",
                           "rw,device=/dev/sdx,node=n1,_netdev,nofail,x-systemd.automount,nosuid"});
