@@ -409,6 +409,36 @@ TEST(Space, OwnerMergesWhatADeadReaderFreed) {
   });
 }
 
+TEST(Space, ReReadsWhatItMissedWhenTheWatchIsLost) {
+  World w(21);
+  w.run([&] {
+    Node a(w, "a"), b(w, "b");
+    a.start();
+    b.start();
+    const auto one = a.take(100), two = a.take(50), three = a.take(7);
+    a.create(1, one);
+    a.create(2, two);
+    a.create(3, three);
+    ASSERT_TRUE(a.stream.sync());
+    b.remove(1, one);
+    ASSERT_TRUE(b.stream.sync());
+    a.kv.set_partitioned(true);
+    b.remove(2, two);
+    ASSERT_TRUE(b.stream.sync());
+    ASSERT_TRUE(w.server.compact(w.server.revision()));
+    rt::sleep_for(2s);
+    EXPECT_GE(w.freed_keys(), 1u);
+    a.kv.set_partitioned(false);
+    rt::sleep_for(30s);
+    EXPECT_EQ(w.freed_keys(), 0u);
+    b.remove(3, three);  // the new watch works as well
+    ASSERT_TRUE(b.stream.sync());
+    rt::sleep_for(2s);
+    EXPECT_EQ(w.freed_keys(), 0u);
+    w.check();
+  });
+}
+
 TEST(Space, MergesAFreeThatTouchesMoreChunksThanAStepHolds) {
   World w(12, super_of(128 * kArenaChunkBlocks, 128 * kArenaChunkBlocks));  // one arena of 2 GiB
   w.run([&] {
@@ -619,7 +649,7 @@ class History {
         stop_workers(name);
         ASSERT_TRUE(node->stream.sync());
       }
-      rt::sleep_for(60s);   // several of etcd's replies may be lost in a row
+      rt::sleep_for(60s);  // several of etcd's replies may be lost in a row
       w.check();
       EXPECT_EQ(w.freed_keys(), 0u);
       EXPECT_GT(created, 50u);
@@ -647,6 +677,7 @@ class History {
   void boot(const NodeName& name, std::vector<Epoch> proven_dead) {
     sim::SimKvOptions faults;
     faults.lose_request = faults.lose_reply = faults.late = 50;
+    if (random.below(2)) faults.latency_max = 60ms;  // answers and events overtake each other
     nodes[name] = std::make_unique<Node>(w, name, faults);
     nodes[name]->start(std::move(proven_dead));
     Worker& worker = workers[name];
