@@ -1,5 +1,5 @@
-// For tests of file data: one node's stack (stream, space, FileIo) on the simulated etcd and device, a
-// sparse model of a file's bytes, and what a crash may leave of it.
+// For tests of file data: one node's stack (stream, space, FileIo) on the simulated etcd and
+// device, a sparse model of a file's bytes, and what a crash may leave of it.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -86,7 +86,8 @@ struct World {
         server(runtime),
         disk(runtime, device_bytes),
         keys("test") {
-    super.uuid = "test";
+    super.uuid = std::string(16, 'u');
+    super.identity_hash = std::string(32, 'h');
     super.arena_blocks = arena_bytes >> kBlockShift;
     super.device_blocks = device_bytes >> kBlockShift;
     super.overwrite = overwrite;
@@ -114,7 +115,10 @@ struct World {
       runtime.stop();
     });
     runtime.run();
-    ASSERT_EQ(group.size(), 0u) << "the test hangs";
+    if (group.size() != 0) {
+      ADD_FAILURE() << "the test hangs";
+      group.kill();
+    }
   }
   // Files and space as etcd shows them; empty = clean.
   std::string findings() {
@@ -188,6 +192,7 @@ struct Node {
       io.start();
     });
   }
+  ~Node() { group.kill(); }  // fibers that are about to end
   // Runs `body` in a fiber of the node, so that a crash ends what it starts.
   void in_node(std::function<void()> body) {
     bool done = false;
