@@ -68,7 +68,7 @@ def check_file(root, path, out):
     raw = path.read_text(errors="replace")
     code = strip_code(raw)
     raw_lines = raw.splitlines()
-    test = name.endswith("_test.cc")
+    test = name.endswith(("_test.cc", "_test_bed.h"))
     in_src = name.startswith("src/")
     folder = name.split("/")[1] if in_src else None
     if in_src and folder not in ORDER and folder not in LEAVES:
