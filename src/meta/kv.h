@@ -124,9 +124,10 @@ class Kv {
 
   // Delivers every event of [key, end) from revision `from` on (0 = from now), in order, exactly once,
   // across reconnects (resumed at the right revision, with hasleader). on_batch and on_lost run on the
-  // runtime thread, outside any fiber, and must not block. on_lost: the revision was compacted away;
-  // the watch has ended, the owner re-reads and starts another. Blocks until the server has confirmed
-  // the watch, so that nothing between a later read and the first event can be missed; kTimeout otherwise.
+  // runtime thread, outside any fiber, not before watch() has returned, and must not block. on_lost:
+  // the revision was compacted away; the watch has ended, the owner re-reads and starts another. Blocks
+  // until the server has confirmed the watch, so that nothing between a later read and the first event
+  // can be missed; kTimeout otherwise.
   virtual Result<std::unique_ptr<Watch>> watch(std::string key, std::string end, Revision from,
                                                std::function<void(const WatchBatch&)> on_batch,
                                                std::function<void()> on_lost, Time deadline) = 0;

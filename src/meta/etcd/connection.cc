@@ -1,5 +1,7 @@
 #include "meta/etcd/connection.h"
 
+#include <signal.h>
+
 #include <algorithm>
 
 #include "base/log.h"
@@ -49,6 +51,9 @@ Connection::~Connection() {
 }
 
 void Connection::run() {
+  sigset_t all;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, nullptr);  // signals are the main thread's
   void* tag = nullptr;
   bool ok = false;
   while (queue_.Next(&tag, &ok)) static_cast<CompletionTag*>(tag)->complete(ok);
@@ -102,6 +107,7 @@ Result<void> Connection::authenticate(Time deadline) {
 
 Result<void> Connection::retry(Time deadline, const std::function<grpc::Status(Time until)>& once) {
   Reason last = Reason::kTimeout;
+  std::string why = "no time left";
   Nanos patience = options_.attempt;
   unsigned logins = 0;
   for (unsigned tries = 0; runtime_.now() < deadline; tries++) {
@@ -115,6 +121,7 @@ Result<void> Connection::retry(Time deadline, const std::function<grpc::Status(T
       if (status.ok()) return {};
       Verdict verdict = judge(status);
       last = verdict.reason;
+      why = status.error_message();
       if (verdict.kind == Verdict::Kind::kRefused) return last;
       if (verdict.kind == Verdict::Kind::kStaleToken) {
         drop_token(token);
@@ -128,6 +135,8 @@ Result<void> Connection::retry(Time deadline, const std::function<grpc::Status(T
     pause = pause / 2 + Nanos(runtime_.random_below(static_cast<std::uint64_t>(pause.count())));
     rt::sleep_until(std::min<Time>(deadline, runtime_.now() + pause));
   }
+  ETCFS_LOG_WARN("etcd does not answer", log::field("endpoint", endpoints_[current_].address),
+                 log::field("why", why));
   return last;
 }
 

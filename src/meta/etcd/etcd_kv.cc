@@ -1,5 +1,7 @@
 #include "meta/etcd/etcd_kv.h"
 
+#include <grpc/support/log.h>
+
 #include <algorithm>
 #include <cctype>
 #include <fstream>
@@ -220,9 +222,15 @@ grpc::ChannelArguments channel_arguments() {
   return args;
 }
 
+// gRPC's own lines are for its developers; what matters of them comes back in a status.
+void log_of_grpc(gpr_log_func_args* line) {
+  ETCFS_LOG_DEBUG("grpc", log::field("says", line->message));
+}
+
 }  // namespace
 
 Result<std::unique_ptr<Kv>> connect(const EtcdOptions& options) {
+  gpr_set_log_function(&log_of_grpc);
   ETCFS_TRY(std::string ca, read_file(options.ca_file));
   ETCFS_TRY(std::string cert, read_file(options.cert_file));
   ETCFS_TRY(std::string key, read_file(options.key_file));

@@ -145,6 +145,7 @@ Result<std::unique_ptr<Watch>> WatchMux::open(std::string key, std::string end, 
     connection_.leave_endpoint(silent);
   }
   if (watcher->refused) return *watcher->refused;
+  runtime.post([watcher] { release(watcher); });
   return std::unique_ptr<Watch>(std::move(handle));
 }
 
@@ -241,6 +242,7 @@ void WatchMux::created(pb::WatchResponse& response, std::int64_t id) {
   }
   if (response.compact_revision() != 0) return lose(watcher);
   bool denied = response.cancel_reason().find("permission denied") != std::string::npos ||
+                response.cancel_reason().find("user name is empty") != std::string::npos ||
                 response.cancel_reason().find("auth") != std::string::npos;
   if (denied && !connection_.options().user.empty() &&
       (watcher->denials++ == 0 || watcher->resumed)) {
@@ -268,7 +270,15 @@ void WatchMux::lose(const std::shared_ptr<Watcher>& watcher) {
   watchers_.erase(watcher->id);
   watcher->lost = watcher->confirmed = true;
   watcher->settled.notify_all();
-  if (!watcher->closed) watcher->on_lost();
+  if (watcher->released && !watcher->closed) watcher->on_lost();
+}
+
+// The owner gets nothing before it has its Watch.
+void WatchMux::release(const std::shared_ptr<Watcher>& watcher) {
+  watcher->released = true;
+  for (WatchBatch& batch : std::exchange(watcher->held, {}))
+    if (!watcher->closed) watcher->on_batch(batch);
+  if (watcher->lost && !watcher->closed) watcher->on_lost();
 }
 
 // The revision in the header may be ahead of the events while a watch catches up; only a response
@@ -283,7 +293,11 @@ void WatchMux::deliver(pb::WatchResponse& response, const std::shared_ptr<Watche
     if (event.kv().mod_revision() >= watcher->next) batch.events.push_back(from_proto(event));
   watcher->next = last + 1;
   batch.revision = Revision{last};
-  if (!watcher->closed) watcher->on_batch(batch);
+  if (!watcher->released) {
+    watcher->held.push_back(std::move(batch));
+  } else if (!watcher->closed) {
+    watcher->on_batch(batch);
+  }
 }
 
 }  // namespace etcfs::meta::etcd

@@ -12,6 +12,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "meta/etcd/connection.h"
 #include "meta/kv.h"
@@ -38,6 +39,8 @@ class WatchMux {
     bool confirmed = false;
     bool closed = false;  // no callback any more
     bool lost = false;
+    bool released = false;  // open() has returned; until then what arrives is held back
+    std::vector<WatchBatch> held;
     unsigned denials = 0;
     std::optional<Reason> refused;
     std::function<void(const WatchBatch&)> on_batch;
@@ -58,6 +61,7 @@ class WatchMux {
   void created(pb::WatchResponse& response, std::int64_t id);
   void canceled(pb::WatchResponse& response);
   void deliver(pb::WatchResponse& response, const std::shared_ptr<Watcher>& watcher);
+  static void release(const std::shared_ptr<Watcher>& watcher);
   void lose(const std::shared_ptr<Watcher>& watcher);
   void ended(const grpc::Status& status, std::size_t endpoint);
 
