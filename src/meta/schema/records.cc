@@ -13,6 +13,7 @@
 #include <bit>
 
 #include "etcfs.pb.h"
+#include "meta/schema/keys.h"
 
 namespace etcfs::meta {
 namespace {
@@ -270,7 +271,8 @@ std::string encode(const Arena& v) {
 }
 Result<Arena> decode_arena(std::string_view bytes) {
   pb::Arena m;
-  if (!parse(m, bytes)) return Reason::kCorrupt;
+  if (!parse(m, bytes) || (!m.owner().empty() && !valid_node_name(m.owner())))
+    return Reason::kCorrupt;
   return Arena{m.owner(), Epoch{m.owner_epoch()}, m.free_blocks()};
 }
 
@@ -373,7 +375,7 @@ std::string encode_advisory(const NodeName& node, Epoch epoch) {
 }
 Result<std::pair<NodeName, Epoch>> decode_advisory(std::string_view bytes) {
   pb::AdvisoryLocks m;
-  if (!parse(m, bytes)) return Reason::kCorrupt;
+  if (!parse(m, bytes) || !valid_node_name(m.node())) return Reason::kCorrupt;
   return std::pair<NodeName, Epoch>{m.node(), Epoch{m.epoch()}};
 }
 

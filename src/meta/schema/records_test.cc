@@ -282,6 +282,14 @@ TEST(Records, InodeIsJudged) {
   EXPECT_TRUE(corrupt([](Inode& v) { v.extents[2].flags = 2; }));
 }
 
+TEST(Records, NodeNamesAreJudged) {
+  expect_corrupt(decode_arena(encode(Arena{"a/b", Epoch{2}, 77})));
+  expect_corrupt(decode_arena(encode(Arena{"\xff", Epoch{2}, 77})));
+  expect_corrupt(decode_advisory(encode_advisory("", Epoch{2})));
+  expect_corrupt(decode_advisory(encode_advisory("a b", Epoch{2})));
+  EXPECT_TRUE(decode_arena(encode(Arena{"", Epoch{0}, 77})));
+}
+
 TEST(Records, UnknownFieldsAreSkipped) {
   pb::Dirent m;
   m.set_ino(5);
