@@ -70,7 +70,6 @@ class TestImage {
     kvs[keys.extents(big, 1)] = meta::encode_extents({{16390, 4090, 10, 0, 0}});
     meta::Inode symlink = inode(S_IFLNK | 0777, 1);
     symlink.symlink = "target";
-    symlink.size = 6;
     put(link, symlink);
     put(fifo, inode(S_IFIFO | 0600, 1));
     meta::Inode device = inode(S_IFCHR | 0600, 1);

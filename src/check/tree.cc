@@ -141,12 +141,13 @@ class Tree {
       bad(fmt::format("mode {:o} at index {}", inode.mode, ino.index()));
     if (type == 10) {
       if (inode.symlink.empty() || inode.symlink.size() > 4095 ||
-          inode.size != inode.symlink.size() || inode.symlink.find('\0') != std::string::npos)
-        bad(fmt::format("symbolic link of size {} with a target of {} bytes", inode.size,
+          inode.symlink.find('\0') != std::string::npos)
+        bad(fmt::format("a symbolic link whose target has {} bytes, or a NUL byte",
                         inode.symlink.size()));
     } else if (!inode.symlink.empty()) {
       bad("a target, but no symbolic link");
     }
+    if (inode.size != 0 && type != 8) bad("a size, but no regular file");
     if (inode.rdev != 0 && type != 2 && type != 6) bad("a device number, but no device");
     if (type != 8 && (!inode.extents.empty() || inode.external_extents))
       bad("extents, but no regular file");

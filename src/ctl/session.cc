@@ -32,13 +32,14 @@ std::string explain(Reason reason, const Common& common) {
           where, common.timeout_s);
     case Reason::kAccess:
       return fmt::format("etcd at {} refuses the access: check --user and the user's role", where);
-    case Reason::kNotSupported:
-      return fmt::format("etcd at {} has no authentication enabled: leave out --user", where);
     case Reason::kMetadataFull:
       return fmt::format(
           "etcd at {} is out of space (NOSPACE alarm): compact and defragment it, "
           "then disarm the alarm",
           where);
+    case Reason::kCorrupt:
+      return fmt::format("{}: {}; 'etcfsctl check' tells which", common.fs_name,
+                         reason_text(reason));
     default:
       return fmt::format("etcd at {}: {}", where, reason_text(reason));
   }
