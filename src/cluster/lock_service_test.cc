@@ -265,6 +265,7 @@ TEST(LockService, AdoptedFamilyIsOursFromBirthAndAbandonedOneGone) {
     a.locks->adopt(birth, kF);
     a.stream->append(std::move(birth));
     EXPECT_EQ(a.locks->usable(kF), kBothX);
+    ASSERT_TRUE(a.stream->sync());  // before that nobody else can know the family
     ASSERT_TRUE(b.acquire(kF, kBothS));
     EXPECT_EQ(b.client.families[kF].counter[true], "1");
     ASSERT_TRUE(a.acquire(kF, kBothX));
@@ -325,6 +326,29 @@ TEST(LockService, LateTakingIsPutRightWhenSomebodyWantsTheFamily) {
       const Time begin = rt::now();
       ASSERT_TRUE(b.acquire(kF, kBothX));
       EXPECT_LT(rt::now() - begin, 1s);
+      expect_exclusion(server);
+    });
+  }
+}
+
+// A try that is still on its way when its sender has been fenced writes nothing (I7).
+TEST(LockService, LateTakingOfAFencedNodeIsNotApplied) {
+  for (std::uint64_t seed = 1; seed <= 40; ++seed) {
+    SCOPED_TRACE(seed);
+    run_sim(seed, [](rt::Runtime& runtime) {
+      sim::SimKvServer server(runtime);
+      Node b(server, "b");
+      {
+        Node a(server, "a");
+        sim::SimKvOptions late;
+        late.late = 10'000;
+        a.kv.set_options(late);
+        rt::Group ops(runtime);
+        ops.spawn([&] { (void)a.acquire(kF, kNamesX); });
+        rt::sleep_for(3ms);
+        ops.kill();
+      }
+      rt::sleep_for(20s);
       expect_exclusion(server);
     });
   }

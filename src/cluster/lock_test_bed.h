@@ -168,7 +168,7 @@ inline Result<void> Node::operate(Family family, LockModes modes,
   return {};
 }
 
-// I3 at every revision the store has had.
+// I3, and I7 for lock records, at every revision the store has had.
 inline void expect_exclusion(sim::SimKvServer& server) {
   const std::string locks = kKeys.all("lock"), epochs = kKeys.all("epoch");
   for (std::int64_t r = 2; r <= server.revision().v; ++r) {
@@ -181,7 +181,10 @@ inline void expect_exclusion(sim::SimKvServer& server) {
     std::map<Family, std::vector<LockModes>> held;
     for (const auto& kv : lock_keys->kvs) {
       const auto id = kKeys.parse_lock(kv.key);
-      if (current[id->node] != id->epoch) continue;
+      if (current[id->node] != id->epoch) {
+        ASSERT_NE(kv.mod_revision, Revision{r}) << kv.key << " was put after its epoch was raised";
+        continue;
+      }
       const LockModes modes = modes_of(*meta::decode_lock(kv.value));
       for (const LockModes& other : held[id->family])
         ASSERT_FALSE(conflict(modes, other))

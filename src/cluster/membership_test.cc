@@ -275,7 +275,10 @@ TEST(Membership, CommonOutageFencesNobody) {
     run_sim(seed, [](rt::Runtime& runtime) {
       sim::SimKvServer server(runtime);
       Process a(server, "a", host("a")), b(server, "b", host("b")), c(server, "c", host("c"));
-      for (Process* p : {&a, &b, &c}) p->join_and_start();
+      for (Process* p : {&a, &b, &c}) {
+        p->join_and_start();
+        rt::sleep_for(Nanos(runtime.random_below(1'000'000'000)));  // beats out of step
+      }
       for (int i = 0; i < 4; ++i) {
         server.set_available(false);
         rt::sleep_for(Nanos(runtime.random_below(12'000'000'000)));
@@ -316,6 +319,33 @@ TEST(Membership, LateMessagesNeverFenceALiveNode) {
       EXPECT_EQ(a.fenced, 0);
       EXPECT_EQ(epoch_of(server, "a"), Epoch{1});
       EXPECT_EQ(epoch_of(server, "dead"), Epoch{had.v + 1});
+    });
+  }
+}
+
+// The peer was silent for a TTL and more, but beats again before the fence is applied.
+TEST(Membership, LateFenceComparesTheBeat) {
+  for (std::uint64_t seed = 1; seed <= 20; ++seed) {
+    SCOPED_TRACE(seed);
+    run_sim(seed, [](rt::Runtime& runtime) {
+      sim::SimKvServer server(runtime);
+      Process a(server, "a", host("a")), b(server, "b", host("b"));
+      a.join_and_start();
+      b.join_and_start();
+      rt::sleep_for(1s);
+      a.kv.set_partitioned(true);
+      rt::sleep_for(2400ms);
+      sim::SimKvOptions late;
+      late.late = 10'000;
+      b.kv.set_options(late);
+      rt::sleep_for(1100ms);  // by now b has tried
+      a.kv.set_partitioned(false);
+      rt::sleep_for(300ms);
+      b.kv.set_options({});
+      rt::sleep_for(15s);  // all that was late has arrived
+      EXPECT_EQ(a.fenced, 0);
+      EXPECT_EQ(epoch_of(server, "a"), Epoch{1});
+      EXPECT_EQ(epoch_of(server, "b"), Epoch{1});
     });
   }
 }
