@@ -19,7 +19,7 @@ namespace {
 
 constexpr unsigned kSlicesBetweenYields = 4;  // requests that a fiber serves before others run
 constexpr unsigned kProbeEvery = 32;          // served requests between looks for a second one
-constexpr int kHintAfterHit = 16, kHintPerMiss = 4;
+constexpr int kHintAfterHit = 8, kHintPerMiss = 8;
 constexpr std::size_t kKeptBuffers = 64;
 
 // A page-aligned request buffer, mapped lazily: a request that is small touches a page or two.
