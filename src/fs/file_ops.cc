@@ -11,20 +11,22 @@ namespace {
 
 bool writes(int flags) { return (flags & O_ACCMODE) != O_RDONLY; }
 
-struct Registered {  // a WRITE from its arrival to its answer
-  Registered(Core& c, Ino ino, std::uint64_t begin, std::uint64_t end) : c(c), ino(ino) {
-    serial = ++c.write_serial;
-    c.pending_writes[ino].push_back({begin, end, serial});
+struct Registered {  // a READ or WRITE from its arrival to its answer
+  using Requests = std::unordered_map<Ino, std::vector<PendingRequest>>;
+  Registered(Core& c, Requests& requests, Ino ino, std::uint64_t begin, std::uint64_t size)
+      : c(c), requests(requests), ino(ino), serial(++c.request_serial) {
+    requests[ino].push_back({begin, begin + size, serial});
   }
   ~Registered() {
-    auto it = c.pending_writes.find(ino);
-    std::erase_if(it->second, [&](const PendingWrite& w) { return w.serial == serial; });
-    if (it->second.empty()) c.pending_writes.erase(it);
-    c.write_done.notify_all();
+    auto it = requests.find(ino);
+    std::erase_if(it->second, [&](const PendingRequest& r) { return r.serial == serial; });
+    if (it->second.empty()) requests.erase(it);
+    if (&requests == &c.pending_writes) c.write_done.notify_all();
   }
   Core& c;
-  Ino ino;
-  std::uint64_t serial;
+  Requests& requests;
+  const Ino ino;
+  const std::uint64_t serial;
 };
 
 // The pages that a WRITE hands to the kernel whole: readable there before the answer.
@@ -80,12 +82,12 @@ Result<OpenReply> Filesystem::open(const Caller& caller, Ino ino, int open_flags
 
 Result<ReadReply> Filesystem::read(Ino ino, Handle, std::uint64_t offset, std::size_t size) {
   Impl& c = *impl_;
-  const std::uint64_t serial = c.write_serial;
+  const Registered registered(c, c.pending_reads, ino, offset, size);
   auto overlaps = [&] {
     auto it = c.pending_writes.find(ino);
     if (it == c.pending_writes.end()) return false;
-    return std::any_of(it->second.begin(), it->second.end(), [&](const PendingWrite& w) {
-      return w.serial <= serial && w.begin < offset + size && offset < w.end;
+    return std::any_of(it->second.begin(), it->second.end(), [&](const PendingRequest& w) {
+      return w.serial < registered.serial && w.begin < offset + size && offset < w.end;
     });
   };
   for (;;) {
@@ -121,7 +123,7 @@ Result<std::size_t> Filesystem::write(const Caller& caller, Ino ino, Handle, std
   Impl& c = *impl_;
   (void)caller;
   if (data.empty()) return std::size_t{0};
-  Registered registered(c, ino, offset, offset + data.size());
+  const Registered registered(c, c.pending_writes, ino, offset, data.size());
   InodeRef target;
   bool waited = false;
   ETCFS_CHECK(c.run(true, [&](Attempt& a) -> Result<void> {

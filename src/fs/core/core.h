@@ -75,7 +75,7 @@ struct OpenInfo {  // per inode that is open here
   std::uint64_t write_errors = 0;  // failed write-backs so far; a handle that saw fewer reports one
 };
 
-struct PendingWrite {
+struct PendingRequest {  // a READ or WRITE from its arrival to its answer
   std::uint64_t begin = 0, end = 0, serial = 0;
 };
 
@@ -94,10 +94,10 @@ struct Core : cluster::LockClient {
   std::map<Ino, OpenInfo> opens;
   std::unordered_map<Handle, std::unique_ptr<OpenFile>> handles;
   Handle next_handle = 1;
-  std::unordered_map<Ino, std::vector<PendingWrite>> pending_writes;
+  std::unordered_map<Ino, std::vector<PendingRequest>> pending_writes, pending_reads;
   rt::Condition write_done;
   rt::Condition released;  // some family was given up, or weakened
-  std::uint64_t write_serial = 0;
+  std::uint64_t request_serial = 0;
   std::unordered_map<Ino, meta::Inode> dead_dirs;  // removed directories that may still be a cwd
   AdvisoryTable advisory;
   std::uint64_t operations = 0;
@@ -172,7 +172,25 @@ struct Core : cluster::LockClient {
   void hold_back(FamilyState& fam);  // an answer, while the family is being given up; blocks
   void drop_names_copies(FamilyState& fam);
   void pass_over_files(FamilyState& fam, bool all);
+
+  // pages.cc
+  struct LockedRange {
+    std::uint64_t begin = 0, end = 0;
+    bool edge = false;  // of a WRITE: locked only if it was not cached
+    auto operator<=>(const LockedRange&) const = default;
+  };
+  using LockedPages = std::map<Ino, std::vector<LockedRange>>;
+  struct Tasks {
+    std::size_t left = 0;
+    rt::Condition ended;
+  };
+  LockedPages locked_pages(Family f) const;
+  void start_task(const std::shared_ptr<Tasks>& tasks, std::function<void()> body);
+  void start_dropping(const std::vector<Ino>& inodes, const LockedPages& locked,
+                      const std::shared_ptr<Tasks>& tasks);
+  void drop_pages(Family f, const std::vector<Ino>& inodes);
   void drop_file_pages(FamilyState& fam, bool all);
+
   Result<void> flush_family(FamilyState& fam);
   bool pin(InodeState& inode);
   void unpin(InodeState& inode);

@@ -42,20 +42,6 @@ void Core::expire_names(FamilyState& fam) {
   if (wait_until > Time{}) rt::sleep_until(wait_until + kRunOutMargin);
 }
 
-void Core::drop_file_pages(FamilyState& fam, bool all) {
-  std::vector<Ino> inodes;
-  for (auto& [index, inode] : fam.files) {
-    if (!inode->kernel_attrs && !inode->kernel_pages) continue;
-    if (!all) {  // to S: only what might be written through a mapping without asking us
-      OpenInfo* info = open_info(inode->ino);
-      if (!info || info->writers == 0) continue;
-    }
-    inodes.push_back(inode->ino);
-    inode->kernel_attrs = inode->kernel_pages = false;
-  }
-  if (!inodes.empty()) d.kernel.invalidate_all(std::move(inodes));
-}
-
 Result<void> Core::flush_family(FamilyState& fam) {
   Result<void> first;
   std::vector<InodeRef> dirty;

@@ -1,0 +1,107 @@
+// Dropping the kernel's pages of files, around those that it keeps locked (design section 7, step 4).
+//
+// While a READ is unanswered its pages are locked, and while a WRITE is, its last page where that is
+// overwritten in part and was not cached. An invalidation that meets such a page waits for the
+// answer, and the answer may wait for the very lock that is being given up (a WRITE that needs X
+// where we hold S). Locked pages cannot be read by anybody, so there is nothing to drop in them.
+// A request may also come while a pass is under way: then the pass begins again around it, and the
+// invalidation that waits is left to itself; it ends with the answer.
+#include <algorithm>
+
+#include "fs/core/core.h"
+
+namespace etcfs::fs {
+namespace {
+
+constexpr Nanos kPatience = std::chrono::milliseconds(50);
+// A partly overwritten page that *is* cached is not locked: dropping it takes microseconds.
+constexpr Nanos kForCachedEdge = std::chrono::milliseconds(20);
+
+std::uint64_t page_of(std::uint64_t at) { return at & ~(kBlockBytes - 1); }
+
+}  // namespace
+
+void Core::start_task(const std::shared_ptr<Tasks>& tasks, std::function<void()> body) {
+  tasks->left++;
+  group.spawn([tasks, body = std::move(body)] {
+    body();
+    if (--tasks->left == 0) tasks->ended.notify_all();
+  });
+}
+
+// What the kernel may have locked of the files of a family, ascending and merged.
+Core::LockedPages Core::locked_pages(Family f) const {
+  LockedPages out;
+  for (const auto& [ino, writes] : pending_writes) {
+    if (ino.family() != f) continue;
+    for (const PendingRequest& w : writes) {
+      const std::uint64_t last = page_of(w.end - 1);
+      if (w.end != last + kBlockBytes || w.begin > last)
+        out[ino].push_back({last, last + kBlockBytes, true});
+    }
+  }
+  for (const auto& [ino, reads] : pending_reads) {
+    if (ino.family() != f) continue;
+    for (const PendingRequest& r : reads)
+      out[ino].push_back({page_of(r.begin), page_of(r.end + kBlockBytes - 1), false});
+  }
+  for (auto& [ino, ranges] : out) std::sort(ranges.begin(), ranges.end());
+  return out;
+}
+
+// Starts to drop all of these files but what is locked. `tasks` counts what has not ended.
+void Core::start_dropping(const std::vector<Ino>& inodes, const LockedPages& locked,
+                          const std::shared_ptr<Tasks>& tasks) {
+  auto start = [&](std::function<void()> drop) { start_task(tasks, std::move(drop)); };
+  std::vector<Ino> whole;
+  for (Ino ino : inodes) {
+    auto it = locked.find(ino);
+    if (it == locked.end()) {
+      whole.push_back(ino);
+      continue;
+    }
+    std::uint64_t at = 0;
+    for (const LockedRange& r : it->second) {
+      if (r.begin > at)
+        start([this, ino, at, length = r.begin - at] { d.kernel.invalidate(ino, at, length); });
+      at = std::max(at, r.end);
+    }
+    start([this, ino, at] { d.kernel.invalidate(ino, at, 0); });
+  }
+  if (!whole.empty())
+    start([this, whole = std::move(whole)] { d.kernel.invalidate_all(whole); });
+}
+
+// Blocks until no page of these files is readable in the kernel but those of requests under way.
+void Core::drop_pages(Family f, const std::vector<Ino>& inodes) {
+  for (;;) {
+    const LockedPages locked = locked_pages(f);
+    auto tasks = std::make_shared<Tasks>(), edges = std::make_shared<Tasks>();
+    start_dropping(inodes, locked, tasks);
+    for (const auto& [ino, ranges] : locked)
+      for (const LockedRange& r : ranges)
+        if (r.edge)
+          start_task(edges, [this, ino = ino, r] { d.kernel.invalidate(ino, r.begin, kBlockBytes); });
+    edges->ended.wait_until(now() + kForCachedEdge, [&] { return edges->left == 0; });
+    auto done = [&] { return tasks->left == 0; };
+    while (!tasks->ended.wait_until(now() + kPatience, done))
+      if (locked_pages(f) != locked) break;
+    if (done()) return;
+  }
+}
+
+void Core::drop_file_pages(FamilyState& fam, bool all) {
+  std::vector<Ino> inodes;
+  for (auto& [index, inode] : fam.files) {
+    if (!inode->kernel_attrs && !inode->kernel_pages) continue;
+    if (!all) {  // to S: only what might be written through a mapping without asking us
+      OpenInfo* info = open_info(inode->ino);
+      if (!info || info->writers == 0) continue;
+    }
+    inodes.push_back(inode->ino);
+    inode->kernel_attrs = inode->kernel_pages = false;
+  }
+  if (!inodes.empty()) drop_pages(fam.family, inodes);
+}
+
+}  // namespace etcfs::fs
