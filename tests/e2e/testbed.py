@@ -421,7 +421,7 @@ class Testbed:
     def mount_argv(self, node, *args, device=None, mountpoint=None):
         return [str(a) for a in (
             bin_dir() / "etcfs", "--etcd", self.endpoints, "--fs", self.fs, "--device",
-            device or self.device, "--node", node, mountpoint or self.mountpoint(node), *args)]
+            device or self.device, "--node", f"node-{node}", mountpoint or self.mountpoint(node), *args)]
 
     def mount(self, node, *args):
         """Mounts a node with its daemon in the foreground of a process of ours; returns the path."""
