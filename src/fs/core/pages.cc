@@ -1,7 +1,8 @@
-// Dropping the kernel's pages of files, around those that it keeps locked (design section 7, step 4).
+// Dropping the kernel's pages of files, around those that it keeps locked (design section 7, step
+// 4).
 //
-// While a READ is unanswered its pages are locked, and while a WRITE is, its last page where that is
-// overwritten in part and was not cached. An invalidation that meets such a page waits for the
+// While a READ is unanswered its pages are locked, and while a WRITE is, its last page where that
+// is overwritten in part and was not cached. An invalidation that meets such a page waits for the
 // answer, and the answer may wait for the very lock that is being given up (a WRITE that needs X
 // where we hold S). Locked pages cannot be read by anybody, so there is nothing to drop in them.
 // A request may also come while a pass is under way: then the pass begins again around it, and the
@@ -68,8 +69,7 @@ void Core::start_dropping(const std::vector<Ino>& inodes, const LockedPages& loc
     }
     start([this, ino, at] { d.kernel.invalidate(ino, at, 0); });
   }
-  if (!whole.empty())
-    start([this, whole = std::move(whole)] { d.kernel.invalidate_all(whole); });
+  if (!whole.empty()) start([this, whole = std::move(whole)] { d.kernel.invalidate_all(whole); });
 }
 
 // Blocks until no page of these files is readable in the kernel but those of requests under way.
@@ -81,7 +81,8 @@ void Core::drop_pages(Family f, const std::vector<Ino>& inodes) {
     for (const auto& [ino, ranges] : locked)
       for (const LockedRange& r : ranges)
         if (r.edge)
-          start_task(edges, [this, ino = ino, r] { d.kernel.invalidate(ino, r.begin, kBlockBytes); });
+          start_task(edges,
+                     [this, ino = ino, r] { d.kernel.invalidate(ino, r.begin, kBlockBytes); });
     edges->ended.wait_until(now() + kForCachedEdge, [&] { return edges->left == 0; });
     auto done = [&] { return tasks->left == 0; };
     while (!tasks->ended.wait_until(now() + kPatience, done))
