@@ -75,6 +75,30 @@ bool contains(const std::vector<const Record*>& list, const Record* record) {
   return std::find(list.begin(), list.end(), record) != list.end();
 }
 
+// Cannot change anything in any state, given what it was answered: where it stands does not matter.
+// (A rename between two names of one file changes nothing either, but might later.)
+bool changes_nothing(const Record& r) {
+  if (!r.outcome) return false;
+  if (r.outcome->error) return true;
+  switch (r.op.kind) {
+    case OpKind::kLookup:
+    case OpKind::kGetattr:
+    case OpKind::kReadlink:
+    case OpKind::kRead:
+    case OpKind::kLseek:
+    case OpKind::kReaddir:
+    case OpKind::kFsync:
+    case OpKind::kFsyncdir:
+    case OpKind::kStatfs:
+    case OpKind::kSyncfs:
+    case OpKind::kGetxattr:
+    case OpKind::kListxattr:
+      return true;
+    default:
+      return false;
+  }
+}
+
 bool names_ino(const Record& r, Ino ino) {
   return r.op.ino == ino || r.op.ino2 == ino || (r.outcome && r.outcome->ino == ino);
 }
@@ -136,7 +160,7 @@ std::optional<State> Search::effect(const State& state, const Record& record,
 
 void Search::absorb(State& state) const {
   for (const Record* p : pending_) {
-    if (!p->outcome || contains(state.early, p)) continue;
+    if (!changes_nothing(*p) || contains(state.early, p)) continue;
     auto after = effect(state, *p, nullptr);
     if (after && after->done == state.done) state = std::move(*after);
   }

@@ -94,6 +94,22 @@ TEST_F(HistoryTest, OnceSeenItStaysSeen) {
   EXPECT_FALSE(right());
 }
 
+TEST_F(HistoryTest, ARenameThatWouldChangeNothingMayStillTakeEffectLater) {
+  ret(call(0, OpKind::kMknod, "f"), kF);
+  Op link = op(0, OpKind::kLink, "", kF);
+  link.ino2 = kRootIno;
+  link.name2 = "g";
+  ret(h_.call(link));
+  Op rename = op(1, OpKind::kRename, "f");
+  rename.ino2 = kRootIno;
+  rename.name2 = "g";
+  Record& pending = h_.call(rename);
+  ret(call(0, OpKind::kUnlink, "g"));
+  ret(pending);
+  sees(0, "g", kF);
+  EXPECT_TRUE(right());
+}
+
 TEST_F(HistoryTest, OnlyOneOfTwoExclusiveBirthsSucceeds) {
   Record& x = call(0, OpKind::kMkdir, "a");
   Record& y = call(1, OpKind::kMkdir, "a");
