@@ -55,6 +55,7 @@ void Space::Impl::background() {
       poked = true;
       continue;
     }
+    if (!usable()) return;
     rename_freed();
     merge_freed();
     claim_wanted();

@@ -54,6 +54,8 @@ Result<void> Space::Impl::refresh_records() {
 }
 
 void Space::Impl::see_records(const meta::RangeReply& reply, Time at) {
+  if (reply.revision < records_revision) return;  // overtaken by a later read
+  records_revision = reply.revision;
   for (std::uint32_t n = 0; n < records.size(); ++n)
     records[n] = {{{}, {}, arena_capacity(super, ArenaNo{n})}, {}};
   for (const meta::KeyValue& kv_pair : reply.kvs) {
@@ -327,16 +329,16 @@ void Space::give_back() {
 
 Result<SpaceTotals> Space::totals() {
   Impl& s = *impl_;
-  if (!s.records_known || s.records_at + kRecordsAge < rt::now()) {
+  const Time now = rt::now();
+  const bool fresh = s.records_at + kRecordsAge >= now || s.totals_asked_at + kRecordsAge >= now;
+  if (!s.records_known || !fresh) {
+    s.totals_asked_at = now;  // others go on with what is known meanwhile
     const std::string prefix = s.keys.all("arena");
-    const Time at = rt::now();
-    auto reply = s.kv.range({prefix, meta::prefix_end(prefix)}, {}, at + kTotalsDeadline);
+    auto reply = s.kv.range({prefix, meta::prefix_end(prefix)}, {}, now + kTotalsDeadline);
     if (reply) {
-      s.see_records(*reply, at);
+      s.see_records(*reply, now);
     } else if (!s.records_known) {
       return reply.error();
-    } else {
-      s.records_at = rt::now();  // etcd does not answer: go on with what is known, ask again later
     }
   }
   SpaceTotals t;

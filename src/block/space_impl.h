@@ -163,7 +163,8 @@ struct Space::Impl {
   std::vector<Owned*> by_number;  // of all arenas
   Owned* current = nullptr;       // where small allocations go on
   std::vector<Record> records;
-  Time records_at{};
+  Time records_at{}, totals_asked_at{};
+  Revision records_revision;
   bool records_known = false;
   std::map<ArenaNo, Inbox> inboxes;
   std::set<ArenaNo> wanted;     // we free blocks there: claim it when it is nobody's
