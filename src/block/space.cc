@@ -351,7 +351,10 @@ Space::~Space() = default;
 // --- GuardedDevice
 
 Result<void> GuardedDevice::read(std::uint64_t block, std::span<std::byte> into) {
-  return device_.read(block << kBlockShift, into);
+  Result<void> result = device_.read(block << kBlockShift, into);
+  if (!result && result.error() == Reason::kInvalid)
+    return Reason::kCorrupt;  // outside of the device
+  return result;
 }
 
 Result<void> GuardedDevice::write(std::uint64_t block,
