@@ -78,6 +78,7 @@ Result<AttrReply> Filesystem::setattr(const Caller&, Ino ino, const SetAttr& set
       return out.reply;
     }
     Pin pin(c, target);
+    if (*set.size > target->size) c.drop_last_page(*target);
     ETCFS_CHECK(c.io.truncate(target, *set.size));
     sized = true;
   }

@@ -190,6 +190,7 @@ struct Core : cluster::LockClient {
                       const std::shared_ptr<Tasks>& tasks);
   void drop_pages(Family f, const std::vector<Ino>& inodes);
   void drop_file_pages(FamilyState& fam, bool all);
+  void drop_last_page(InodeState& inode);  // blocks
 
   Result<void> flush_family(FamilyState& fam);
   bool pin(InodeState& inode);

@@ -91,6 +91,18 @@ void Core::drop_pages(Family f, const std::vector<Ino>& inodes) {
   }
 }
 
+// Before a file grows: what a mapping has stored behind its end, in its last page, must not show.
+// The kernel writes such a page back only up to the end that it still knows.
+void Core::drop_last_page(InodeState& inode) {
+  if (!inode.kernel_pages || inode.size % kBlockBytes == 0) return;
+  auto tasks = std::make_shared<Tasks>();
+  start_task(tasks, [this, ino = inode.ino, page = page_of(inode.size)] {
+    d.kernel.invalidate(ino, page, kBlockBytes);
+  });
+  // Not for ever: a READ of that page may wait for the lock that our caller keeps from its release.
+  tasks->ended.wait_until(now() + kForCachedEdge, [&] { return tasks->left == 0; });
+}
+
 void Core::drop_file_pages(FamilyState& fam, bool all) {
   std::vector<Ino> inodes;
   for (auto& [index, inode] : fam.files) {
