@@ -715,8 +715,10 @@ class Directories(PosixCase):
         for i in rng.sample(range(len(order)), 200):
             libc.seekdir(stream, order[i][0])
             entry = libc.readdir(stream)
-            rest = [n for _, n in order[i:] if n not in gone]
-            self.assertEqual(rest[0] if rest else None, entry.contents.name if entry else None)
+            # Whether a removed entry still shows in an open stream is not specified.
+            found = [n for _, n in order].index(entry.contents.name) if entry else len(order)
+            self.assertGreaterEqual(found, i)
+            self.assertEqual([], [n for _, n in order[i:found] if n not in gone])
 
     def test_same_stream_read_again(self):
         fd = self.open(self.d, os.O_RDONLY | os.O_DIRECTORY)
@@ -855,7 +857,7 @@ class Data(PosixCase):
         os.pwrite(fd, b"last", 2**63 - 5)
         os.pwrite(fd, b"middle", 2**50 + 1)
         os.fsync(fd)
-        self.assertEqual(bytes(4) + b"last", os.pread(fd, 100, 2**63 - 9))
+        self.assertEqual(bytes(4) + b"last", os.pread(fd, 8, 2**63 - 9))
         self.assertEqual(b"\0middle\0", os.pread(fd, 8, 2**50))
         self.assertEqual(2**50, os.lseek(fd, 4096, os.SEEK_DATA))
         self.assertEqual(16, os.fstat(fd).st_blocks)
