@@ -25,7 +25,10 @@ bool serves_no_more(const Outcome& out) {
 
 }  // namespace
 
-Client::Client(Deps deps, std::uint64_t seed) : d_(deps), random_(seed) { caller_.pid = 1; }
+Client::Client(Deps deps, std::uint64_t seed)
+    : d_(deps), random_(seed), owner_(random_.next() | 1) {
+  caller_.pid = 1;
+}
 
 std::optional<Outcome> Client::run(Op op) {
   if (!alive_) return std::nullopt;

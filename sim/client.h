@@ -67,6 +67,7 @@ class Client {
   bool alive(const std::optional<Outcome>& out) const { return out.has_value(); }
   Op make(OpKind kind, Ino ino, std::string name = {}) const;
 
+  bool close_file(Ino ino);
   bool births();
   bool removals();
   bool renames();
@@ -81,6 +82,7 @@ class Client {
   Deps d_;
   rt::Random random_;
   fs::Caller caller_;
+  const std::uint64_t owner_;           // of advisory locks: no other process has it
   std::map<std::uint64_t, Open> open_;  // by handle
   bool alive_ = true;
   fs::Entry entry_;  // of the last answer that had one

@@ -61,6 +61,14 @@ std::optional<Ino> Client::random_child() {
   return child;
 }
 
+// As the kernel does: every close flushes, which drops the process's locks, and the last one
+// releases.
+bool Client::close_file(Ino ino) {
+  Op flush = make(OpKind::kFlush, ino);
+  flush.owner = owner_;
+  return run(flush) && run(make(OpKind::kRelease, ino));
+}
+
 bool Client::births() {
   auto place = random_place();
   if (!place) return alive_;
@@ -95,7 +103,7 @@ bool Client::births() {
   }
   auto out = run(op);
   if (out && !out->error && op.kind == OpKind::kCreate && open_.size() > kMostOpen)
-    return alive(run(make(OpKind::kRelease, out->ino)));
+    return close_file(out->ino);
   return alive_;
 }
 
@@ -242,15 +250,14 @@ bool Client::with_open_file() {
       break;
     case 9:
       op = make(pick(50) ? OpKind::kLock : OpKind::kUnlock, ino);
-      op.owner = 1 + d_.node * 100 + random_.below(2);
+      op.owner = owner_;
       break;
     case 10:
     case 11:
     case 12:
     case 13:
-      if (!run(make(OpKind::kFlush, ino))) return false;
-      op = make(OpKind::kRelease, ino);
-      break;
+      if (!close_file(ino)) return false;
+      return true;
     default:
       op.kind = OpKind::kRead;
       op.size = pick(50) ? 64 * 1024 : op.size;
@@ -320,7 +327,7 @@ bool Client::walk_file(Ino ino, fs::FileType type) {
   if (!names) return false;
   for (const char* name : {"user.one", "user.two"})
     if (!run(make(OpKind::kGetxattr, ino, name))) return false;
-  return alive(run(make(OpKind::kRelease, ino)));
+  return close_file(ino);
 }
 
 }  // namespace etcfs::sim
