@@ -57,6 +57,12 @@ class Crash(testbed.Case):
     nodes = ("a", "b")
     device_size = "2G"
 
+    def setUp(self):
+        for node in self.nodes:  # an earlier test may have failed on the way
+            if self.bed.pid(node) is None:
+                self.bed.kill_dead_mount(node)
+                self.bed.remount(node)
+
     def start_writer(self, top, seed, count):
         env = dict(os.environ, PYTHONPATH=os.path.dirname(os.path.abspath(__file__)))
         return subprocess.Popen([sys.executable, "-c", WRITER, str(top), str(seed), str(count)],
