@@ -551,9 +551,12 @@ void Applier::check_uncertain_read(const ModelInode& inode) {
   auto [least, most] =
       std::minmax_element(inode.versions.begin(), inode.versions.end(),
                           [](const Bytes& a, const Bytes& b) { return a->size() < b->size(); });
-  const bool whole = op_.offset == 0 && got.size() < op_.size;
-  if (op_.offset + got.size() > (*most)->size() ||
-      (got.size() < op_.size && op_.offset + got.size() < std::max((*least)->size(), op_.offset))) {
+  const bool at_end = got.size() < op_.size;
+  const bool whole = op_.offset == 0 && at_end;
+  const std::uint64_t end = op_.offset + got.size();
+  const bool too_long = !got.empty() && end > (*most)->size();
+  const bool too_short = at_end && end < (*least)->size();
+  if (too_long || too_short) {
     wrong(fmt::format("a size in [{}, {}]", (*least)->size(), (*most)->size()));
     return;
   }

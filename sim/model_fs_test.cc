@@ -216,6 +216,11 @@ TEST_F(Model, UncertainDataIsAMixtureOfItsVersions) {
     got.bytes = wrong;
     EXPECT_FALSE(ok(read, got)) << wrong;
   }
+  Op beyond = read;
+  beyond.offset = 50;
+  EXPECT_TRUE(ok(beyond, Outcome{}));
+  beyond.offset = 3;
+  EXPECT_FALSE(ok(beyond, Outcome{}));
   got.bytes = "abab";
   EXPECT_TRUE(ok(read, got));
   EXPECT_FALSE(fs_.uncertain());
