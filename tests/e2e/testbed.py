@@ -64,7 +64,7 @@ def tail(path, lines=40):
     return "\n".join(text[-lines:])
 
 
-def run(argv, timeout=60, check=True, **kw):
+def run(argv, timeout=120, check=True, **kw):
     """Runs a command to its end; output captured as text. BedError with that output if it fails."""
     argv = [str(a) for a in argv]
     p = subprocess.run(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
@@ -586,10 +586,26 @@ def finish(bed):
     return wrong
 
 
+class Result(unittest.TextTestResult):
+    """Shows what failed at once: a later test may hang until the deadline."""
+
+    def addError(self, test, err):
+        super().addError(test, err)
+        self.stream.writeln(self.errors[-1][1])
+
+    def addFailure(self, test, err):
+        super().addFailure(test, err)
+        self.stream.writeln(self.failures[-1][1])
+
+    def printErrors(self):
+        pass
+
+
 def main(deadline_s=120):
     """Runs the tests of the calling module. Past the deadline everything is taken down by force."""
     Case.deadline_s = int(os.environ.get("ETCFS_E2E_DEADLINE") or deadline_s)
-    result = unittest.main(module="__main__", verbosity=2, exit=False).result
+    runner = unittest.TextTestRunner(verbosity=2, resultclass=Result)
+    result = unittest.main(module="__main__", testRunner=runner, exit=False).result
     wrong = [] if Case.broken else [w for bed in Case.beds.values() for w in finish(bed)]
     for w in wrong:
         print(f"at the end: {w}", file=sys.stderr)
