@@ -9,6 +9,8 @@ using meta::WatchBatch;
 
 namespace {
 
+constexpr std::chrono::nanoseconds kCatchUp = 100ms;
+
 template <class R>
 struct Call {
   std::optional<R> reply;
@@ -50,6 +52,7 @@ WatchBatch SimWatchState::collect() {
 
 void SimWatchState::pump(const std::shared_ptr<SimWatchState>& self) {
   rt::Runtime& runtime = self->server.runtime_;
+  if (self->behind) rt::sleep_for(Nanos(runtime.random_below(kCatchUp.count())));
   while (!self->cancelled) {
     self->changed.wait([&] {
       return self->cancelled ||

@@ -38,6 +38,7 @@ struct SimWatchState {
   std::function<void()> on_lost;
   std::int64_t next = 0;   // revision of the next event
   bool cancelled = false;  // nothing may be called any more
+  bool behind = false;     // began in the past: etcd catches it up ten times a second
   bool lost = false;       // events it has not seen were compacted away while it was cut off
   std::deque<meta::WatchBatch> queue{};
   rt::Condition changed{};

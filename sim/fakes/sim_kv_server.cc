@@ -418,6 +418,7 @@ void SimKvServer::trim_history() {
 
 void SimKvServer::add_watch(const std::shared_ptr<SimWatchState>& watch) {
   if (watch->next == 0) watch->next = revision_ + 1;
+  watch->behind = watch->next <= revision_;
   if (watch->next < compacted_) watch->lost = true;  // at it is allowed, as in etcd
   std::erase_if(watches_, [](const auto& weak) { return weak.expired(); });
   watches_.push_back(watch);

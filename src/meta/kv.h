@@ -127,7 +127,8 @@ class Kv {
   // runtime thread, outside any fiber, not before watch() has returned, and must not block. on_lost:
   // the revision was compacted away; the watch has ended, the owner re-reads and starts another. Blocks
   // until the server has confirmed the watch, so that nothing between a later read and the first event
-  // can be missed; kTimeout otherwise.
+  // can be missed; kTimeout otherwise. With `from` in the past, and be it by one revision, etcd may take
+  // 100 ms to the first event; watching from now and reading afterwards is the fast way.
   virtual Result<std::unique_ptr<Watch>> watch(std::string key, std::string end, Revision from,
                                                std::function<void(const WatchBatch&)> on_batch,
                                                std::function<void()> on_lost, Time deadline) = 0;
