@@ -66,6 +66,7 @@ class Daemon {
   std::unique_ptr<fuse::Session> session_;
   std::string mounted_;  // "major:minor" of our mount
   rt::Condition changed_;
+  int signals_while_stopping_ = 0;
   bool started_ = false, signalled_ = false, gone_ = false, fenced_ = false, stopping_ = false;
 };
 
@@ -280,11 +281,14 @@ void Daemon::on_signal(int signal) {
     if (startup_.background() && !config_.log_file.empty()) redirect_to_log(config_.log_file);
     return;
   }
-  if (stopping_) {
-    ETCFS_LOG_WARN(
-        "a second signal: ends without leaving the cluster; what was acknowledged and not "
-        "synced may be lost");
+  if (stopping_ && ++signals_while_stopping_ + (signalled_ ? 1 : 0) >= 2) {
+    ETCFS_LOG_WARN("ends in haste, without leaving the cluster: what is not in etcd is lost");
     ::_exit(kLeftInHaste);
+  }
+  if (stopping_) {  // after umount: systemd, for one, sends SIGTERM then
+    ETCFS_LOG_INFO("is leaving already; another signal ends it at once",
+                   log::field("signal", signal));
+    return;
   }
   ETCFS_LOG_INFO("ends by signal", log::field("signal", signal));
   // Nothing has been acknowledged yet, and whatever of the mount stands ends with the process.
