@@ -250,6 +250,7 @@ TEST_P(DeviceContract, IdentityIsRecognised) {
 // Several fibers, each with a part of the device of its own, against arrays in memory.
 TEST_P(DeviceContract, RandomRequestsAgreeWithMemory) {
   const std::uint64_t seed = g_seed;
+  std::printf("seed %lu\n", seed);
   run([&](Device& d) {
     constexpr std::uint64_t kParts = 6, kPartBlocks = 600;
     rt::Group group(rt::Runtime::current(), "parts");
@@ -290,6 +291,5 @@ INSTANTIATE_TEST_SUITE_P(Sides, DeviceContract,
 int main(int argc, char** argv) {
   ::testing::InitGoogleTest(&argc, argv);
   etcfs::testing::g_seed = etcfs::rt::Runtime().random();
-  std::printf("seed %lu\n", etcfs::testing::g_seed);
   return RUN_ALL_TESTS();
 }
