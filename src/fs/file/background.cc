@@ -63,7 +63,7 @@ std::vector<FileIo::Impl::Part> FileIo::Impl::pick(bool urgent, const Family* fa
     parts.back().write_turn = std::unique_lock(data.write_turn, std::try_to_lock);
     ETCFS_ASSERT(parts.back().write_turn.owns_lock());
     bytes += data.dirty_blocks * kBlockBytes;
-    if (bytes >= kRoundBytes || parts.size() >= kRoundFiles) break;
+    if (bytes >= round_bytes() || parts.size() >= kRoundFiles) break;
   }
   // Files of one directory were born one after the other: their data is to lie so, too.
   std::sort(parts.begin(), parts.end(),
@@ -80,24 +80,34 @@ void FileIo::Impl::run_background(std::vector<Part> parts) {
         if (p.pinned && io.unpin) io.unpin(*p.inode);
     }
   } unpin_all{*this, parts};
-  write_back(parts, {.most_bytes = kRoundBytes, .data_only = false});
+  write_back(parts, {.most_bytes = round_bytes(), .data_only = false});
 }
 
 // Blocks until everything that was dirty at the call is in appended steps.
 Result<void> FileIo::Impl::sync_all() {
-  Result<void> result;
   const std::uint64_t before = next_round;
-  std::vector<InodeRef> todo(dirty_files.begin(), dirty_files.end());
-  std::vector<InodeRef> others;  // their family is being released, which flushes them
+  Result<void> result = sync_listed([](const FileData&) { return true; });
+  round_ended.wait([&] { return rounds.empty() || *rounds.begin() >= before; });
+  // What these could not write is dirty again.
+  auto failed = sync_listed([](const FileData& data) { return data.failures > 0; });
+  return result ? failed : result;
+}
+
+Result<void> FileIo::Impl::sync_listed(const std::function<bool(const FileData&)>& wanted) {
+  struct Pinned {
+    Impl& io;
+    std::vector<InodeRef> inodes;
+    ~Pinned() {
+      if (io.unpin)
+        for (const InodeRef& inode : inodes) io.unpin(*inode);
+    }
+  };
+  Result<void> result;
+  std::vector<InodeRef> todo, others;  // others: their family is being released, which flushes them
+  for (const InodeRef& inode : dirty_files)
+    if (wanted(*inode->data)) todo.push_back(inode);
   for (std::size_t i = 0; i < todo.size();) {
-    struct Pinned {
-      Impl& io;
-      std::vector<InodeRef> inodes;
-      ~Pinned() {
-        if (io.unpin)
-          for (const InodeRef& inode : inodes) io.unpin(*inode);
-      }
-    } pinned{*this, {}};
+    Pinned pinned{*this, {}};
     for (; i < todo.size() && pinned.inodes.size() < kRoundFiles; ++i) {
       if (todo[i]->gone || !needs_flush(*todo[i])) continue;
       if (pin && !pin(*todo[i]))
@@ -112,7 +122,6 @@ Result<void> FileIo::Impl::sync_all() {
       if (d.stream.fenced()) return Reason::kFenced;
       rt::sleep_for(1ms);
     }
-  round_ended.wait([&] { return rounds.empty() || *rounds.begin() >= before; });
   return result;
 }
 

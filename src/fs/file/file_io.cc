@@ -87,7 +87,7 @@ Result<void> FileIo::Impl::wait_for_dirty_room(const InodeRef& inode, std::size_
       continue;
     const Family family = inode->ino.family();
     std::vector<Part> parts = pick(true, &family);
-    if (!parts.empty()) write_back(parts, {.most_bytes = kRoundBytes, .data_only = false});
+    if (!parts.empty()) write_back(parts, {.most_bytes = round_bytes(), .data_only = false});
   }
   return {};
 }

@@ -2,6 +2,7 @@
 // are.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <deque>
 #include <list>
@@ -19,7 +20,7 @@
 
 namespace etcfs::fs {
 
-inline constexpr std::uint64_t kRoundBytes = 64 * kMiB;  // of one background write-back
+inline constexpr std::uint64_t kRoundBytes = 64 * kMiB;  // of one background write-back, at most
 inline constexpr std::size_t kRoundFiles = 2000;
 inline constexpr std::uint64_t kRequestBlocks = 256;  // of one device request
 inline constexpr std::size_t kRequestsInFlight = 32;
@@ -113,6 +114,7 @@ struct FileIo::Impl {
   bool write_pieces(std::vector<Io> ios);  // true: something was written
   Result<void> flush(const InodeRef& inode, bool data_only);
   Result<void> flush_many(std::span<const InodeRef> inodes, bool data_only);
+  Result<void> flush_once(const InodeRef& inode, bool data_only);
 
   // --- publication (publish.cc): after the flush, in the publish turn
   void publish(Part& part, bool data_only);
@@ -126,11 +128,14 @@ struct FileIo::Impl {
   void start();
   void stop();
   void background();
+  // What one background write-back takes of one file, and in all.
+  std::uint64_t round_bytes() const { return std::min(kRoundBytes, d.dirty_bytes / 4); }
   bool over_half() const { return dirty_blocks * kBlockBytes * 2 > d.dirty_bytes; }
   // Parts in their write turn, pinned; of that family only (and not pinned) when given.
   std::vector<Part> pick(bool urgent, const Family* family);
   void run_background(std::vector<Part> parts);
   Result<void> sync_all();
+  Result<void> sync_listed(const std::function<bool(const FileData&)>& wanted);
 
   // --- deletion (delete.cc)
   Result<void> add_deletion(const InodeRef& inode, meta::Step& step);

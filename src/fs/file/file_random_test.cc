@@ -1,7 +1,8 @@
 // Random operations on several files of one node against a model of bytes, with crashes, device
 // errors and power cuts. A run is named by its seed. After a crash each file must be a legal state:
-// every byte is one that stood at its place at some moment since the last fsync, never longer than
-// the file was.
+// its size lies between those it had since the last fsync, and every byte stood at its place at
+// some moment since then, in a file that was long enough: so no foreign bytes, and no size without
+// the data.
 #include <algorithm>
 
 #include "fs/file/file_data.h"
@@ -17,8 +18,10 @@ Ino ino_of(unsigned i) { return Ino{Family{1}, i + 1}; }
 struct Tracked {
   InodeRef inode;
   Model model;
-  std::vector<Model>
-      history;  // versions since the last fsync, that one first, the present one last
+  // Versions since the last fsync, that one first, the present one last.
+  std::vector<Model> history;
+  std::uint64_t lowest_cut = UINT64_MAX;  // of the truncates since then
+  bool reopening = false, nudged = false;
 };
 
 struct Fate {
@@ -43,7 +46,7 @@ class History {
   void incarnation(bool last) {
     std::vector<Epoch> dead;
     if (epoch_ > 1) dead.push_back(Epoch{epoch_ - 1});
-    node_ = std::make_unique<Node>(world_, epoch_, dead, kMiB);
+    node_ = std::make_unique<Node>(world_, epoch_, dead, 256 * kKiB << world_.random(4));
     sim::SimDeviceOptions options;
     options.late_writes = 0;
     if (fate_.errors)
@@ -59,11 +62,27 @@ class History {
         --running;
         ended.notify_all();
       });
+    // Write-backs that nobody remembers, so that they overlap with everything else.
+    for (int k = 0; k < 2; ++k)
+      node_->group.spawn([&, this] {
+        while (running > 0) {
+          rt::sleep_for(Nanos(world_.random(3'000'000)));
+          Tracked& t = files_[world_.random(kFiles)];
+          if (t.reopening || t.nudged) continue;
+          t.nudged = true;
+          (void)node_->io.flush(t.inode, world_.random(2) == 0);
+          t.nudged = false;
+          ended.notify_all();
+        }
+      });
     if (crash) {
       ended.wait_until(rt::now() + Nanos(world_.random(400'000'000)), [&] { return running == 0; });
       die();
     } else {
-      ended.wait([&] { return running == 0; });
+      ended.wait([&] {
+        return running == 0 &&
+               std::none_of(files_.begin(), files_.end(), [](auto& t) { return t.nudged; });
+      });
       leave();
     }
     node_.reset();
@@ -79,6 +98,7 @@ class History {
       } else {
         t.inode = node_->load(ino_of(i));
       }
+      t.nudged = t.reopening = false;
       t.inode->opens = static_cast<std::uint32_t>(world_.random(2));
     }
     ASSERT_TRUE(node_->stream.sync());
@@ -104,6 +124,7 @@ class History {
   void saved(Tracked& t) {
     t.history.clear();
     t.history.push_back(t.model);
+    t.lowest_cut = UINT64_MAX;
   }
 
   std::uint64_t some_offset(const Tracked& t) {
@@ -165,6 +186,7 @@ class History {
         Model after = t.model;
         after.truncate(to);
         t.history.push_back(after);
+        if (to < t.model.size) t.lowest_cut = std::min(t.lowest_cut, to);
         auto r = io.truncate(t.inode, to);
         ASSERT_TRUE(r) << reason_name(r.error());
         t.model = std::move(after);
@@ -181,13 +203,17 @@ class History {
         break;
       }
       case 8:  // as if the family had been given up and got back
-        if (!node_->fsync(t.inode)) break;
-        saved(t);
-        if (io.is_dirty(*t.inode)) break;
-        io.drop(*t.inode);
-        EXPECT_EQ(t.inode->data, nullptr);
-        t.inode = node_->load(t.inode->ino);
-        ASSERT_NE(t.inode, nullptr);
+        t.reopening = true;
+        while (t.nudged) rt::sleep_for(100us);
+        if (node_->fsync(t.inode)) {
+          saved(t);
+          ASSERT_FALSE(io.is_dirty(*t.inode));
+          io.drop(*t.inode);
+          EXPECT_EQ(t.inode->data, nullptr);
+          t.inode = node_->load(t.inode->ino);
+          ASSERT_NE(t.inode, nullptr);
+        }
+        t.reopening = false;
         break;
       case 9:
         rt::sleep_for(Nanos(world_.random(200'000'000)));
@@ -245,14 +271,18 @@ class History {
     };
     const Model::Block* have = of(got);
     for (const Model& m : t.history)  // nearly always one of the versions as a whole
-      if (std::memcmp(have->data(), of(m)->data(), bytes) == 0) return;
+      if (m.size >= (b << kBlockShift) + bytes &&
+          std::memcmp(have->data(), of(m)->data(), bytes) == 0)
+        return;
     for (std::size_t k = 0; k < bytes; ++k) {
       const std::uint64_t at = (b << kBlockShift) + k;
       const bool legal = std::any_of(t.history.begin(), t.history.end(), [&](const Model& m) {
-        // Cut away at some moment: the block may have been made zeros in place for a growth.
-        if (m.size <= at) return (*have)[k] == std::byte{0};
-        return (*have)[k] == (*of(m))[k];
+        return m.size > at && (*have)[k] == (*of(m))[k];
       });
+      // Cut away at some moment: the block may have been made zeros in place for a growth.
+      if (!legal && t.lowest_cut <= at && world_.super.overwrite == meta::Overwrite::kInPlace &&
+          (*have)[k] == std::byte{0})
+        continue;
       ASSERT_TRUE(legal) << "file " << file << " byte " << at << " of " << got.size << " is "
                          << static_cast<int>((*have)[k]);
     }

@@ -42,7 +42,7 @@ void FileIo::Impl::publish(Part& part, bool data_only) {
   if (data.cut != kNoCut && !carries_cut) {
     limit = std::min(limit, blocks_of(data.cut));
     size = inode.rec.size;
-    if (failed) data.cut_round = data.rounds;  // what it was to go out with is dirty again
+    part.result = Reason::kRetry;
   }
   const std::uint64_t base = carries_cut ? std::min(inode.rec.size, data.cut) : inode.rec.size;
   if (failed) limit = std::min(limit, std::max(blocks_of(base), *failed));
@@ -67,9 +67,13 @@ void FileIo::Impl::publish(Part& part, bool data_only) {
       }
     }
   }
-  if (withheld)  // what comes after it in the file must not go out before it
+  if (withheld) {  // what comes after it in the file must not go out before it, nor a cut without
+                   // it
     for (auto& later : data.sets)
       if (later.get() != &set) later->limit_block = std::min(later->limit_block, limit);
+    data.cut_round = data.rounds;
+    part.result = Reason::kRetry;
+  }
   Publisher publisher(*this, inode);
   if (carries_cut) {
     publisher.cut(data.cut);
@@ -83,6 +87,7 @@ void FileIo::Impl::publish(Part& part, bool data_only) {
     ++data.failures;
     data.error = Reason::kIo;
     part.result = Reason::kIo;
+    data.cut_round = data.rounds;
     data.retry_at =
         rt::now() + std::min<Nanos>(kLastRetry, kFirstRetry * (1 << std::min(data.failures, 7u)));
     ETCFS_LOG_WARN("write-back of a file failed; it is tried again", field("ino", inode.ino.v),

@@ -62,9 +62,9 @@ void FileIo::Impl::shrink(InodeState& inode, std::uint64_t new_size) {
   if (const std::size_t in_block = new_size & (kBlockBytes - 1))
     if (Segment* s = find_segment(data.dirty, end - 1))
       std::memset(s->at(end - 1) + in_block, 0, kBlockBytes - in_block);
-  if (inode.rec.size > new_size && new_size < data.cut) {
-    data.cut = new_size;
-    data.cut_round = data.rounds;
+  if (inode.rec.size > new_size || data.cut != kNoCut) {
+    data.cut = std::min(data.cut, new_size);
+    data.cut_round = data.rounds;  // also when it was cut there before: what came after is cut now
   }
 }
 

@@ -141,10 +141,10 @@ Result<void> FileIo::Impl::reserve(const InodeRef& inode, std::uint64_t blocks) 
   auto r = d.space.reserve(blocks);
   if (r || r.error() != Reason::kNoSpace) return r;
   if (dirty_files.empty()) return r;
-  auto own = flush_many({&inode, 1}, false);
+  auto own = flush_once(inode, false);
   std::vector<Part> parts = pick(true, nullptr);
   if (!parts.empty()) run_background(std::move(parts));
-  if (!own) return own;
+  if (!own && own.error() != Reason::kRetry) return own;
   ETCFS_CHECK(d.stream.sync());
   return d.space.reserve(blocks);
 }

@@ -135,6 +135,7 @@ void FileIo::Impl::take_dirty(Part& part, std::uint64_t most_bytes) {
     }
   }
   unlist(inode);
+  if (!data.dirty.empty()) list(part.inode);
   part.set = set.get();
   place_pieces(part);
   data.sets.push_back(std::move(set));
@@ -287,28 +288,37 @@ bool FileIo::Impl::write_pieces(std::vector<Io> ios) {
   return true;
 }
 
+Result<void> FileIo::Impl::flush_once(const InodeRef& inode, bool data_only) {
+  std::vector<Part> parts;
+  parts.emplace_back(inode);
+  Part& part = parts.front();
+  part.write_turn = std::unique_lock(part.data->write_turn);
+  write_back(parts, {.most_bytes = UINT64_MAX, .data_only = data_only});
+  return part.result;
+}
+
+// A truncate that comes in between takes away what is being written, and what that would have
+// replaced must not stay: then all is done again, with the truncates kept out if need be.
 Result<void> FileIo::Impl::flush(const InodeRef& inode, bool data_only) {
-  while (true) {
-    const FileData* data = inode->data.get();
-    if (!(data && data->error)) {
-      if (!needs_flush(*inode)) return {};
-      if (data_only && inode->size == inode->rec.size &&
-          (!data || (data->dirty.empty() && data->sets.empty() && data->cut == kNoCut)))
-        return {};
-    }
-    std::vector<Part> parts;
-    parts.emplace_back(inode);
-    Part& part = parts.front();
-    part.write_turn = std::unique_lock(part.data->write_turn);
-    write_back(parts, {.most_bytes = UINT64_MAX, .data_only = data_only});
-    if (!part.result && part.result.error() == Reason::kRetry) continue;
-    if (part.data->error) {
-      const Reason error = *part.data->error;
-      part.data->error.reset();
-      return error;
-    }
-    return part.result;
+  constexpr unsigned kFreeTries = 16;
+  const FileData* data = inode->data.get();
+  if (!(data && data->error)) {
+    if (!needs_flush(*inode)) return {};
+    if (data_only && inode->size == inode->rec.size &&
+        (!data || (data->dirty.empty() && data->sets.empty() && data->cut == kNoCut)))
+      return {};
   }
+  DataUse use(inode);
+  Result<void> result = flush_once(inode, data_only);
+  for (unsigned tries = 1; !result && result.error() == Reason::kRetry; ++tries) {
+    std::unique_lock<RwLock> lock;
+    if (tries >= kFreeTries) lock = std::unique_lock(use->lock);
+    result = flush_once(inode, data_only);
+  }
+  if (!use->error) return result;
+  const Reason error = *use->error;
+  use->error.reset();
+  return error;
 }
 
 Result<void> FileIo::Impl::flush_many(std::span<const InodeRef> inodes, bool data_only) {
