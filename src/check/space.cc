@@ -95,26 +95,32 @@ class SpaceCheck {
     }
   }
 
-  // Every chunk of the map that exists or should, in order, against what the references say.
+  // Every chunk of the map that exists or should, in order, against what the references say. Chunks
+  // are counted through the whole device; most of a large one has neither.
   void check_maps() {
-    std::size_t next = 0;
-    for (std::uint64_t arena = 0; arena < arenas_; ++arena) {
-      const ArenaNo n{static_cast<std::uint32_t>(arena)};
-      const auto stored = image_.maps.find(n);
-      const std::uint64_t first = arena * super_.arena_blocks;
-      for (std::uint64_t at = 0; at < super_.arena_blocks; at += kArenaChunkBlocks) {
-        const auto chunk = static_cast<std::uint32_t>(at / kArenaChunkBlocks);
-        const std::string* bits = nullptr;
-        if (stored != image_.maps.end())
-          if (auto it = stored->second.find(chunk); it != stored->second.end()) bits = &it->second;
-        // References are sorted by their first block; one may have begun in an earlier chunk.
-        while (next < references_.size() && references_[next].end <= first + at) ++next;
-        const bool used =
-            next < references_.size() && references_[next].block < first + at + kArenaChunkBlocks;
-        if (bits == nullptr && !used) continue;
-        if (bits == nullptr && image_.broken.contains(keys_.amap(n, chunk))) continue;
-        compare(n, chunk, first + at, bits, next);
-      }
+    std::vector<std::uint64_t> stored;
+    const std::uint64_t per_arena = super_.arena_blocks / kArenaChunkBlocks;
+    for (const auto& [n, chunks] : image_.maps)
+      for (const auto& [chunk, bits] : chunks)
+        if (n.v < arenas_ && chunk < per_arena) stored.push_back(n.v * per_arena + chunk);
+    std::size_t next = 0, next_stored = 0;
+    for (std::uint64_t at = 0;; ++at) {
+      // References are sorted by their first block; one may have begun in an earlier chunk.
+      while (next < references_.size() && references_[next].end <= at * kArenaChunkBlocks) ++next;
+      while (next_stored < stored.size() && stored[next_stored] < at) ++next_stored;
+      if (next == references_.size() && next_stored == stored.size()) break;
+      const std::uint64_t used = next < references_.size()
+                                     ? std::max(at, references_[next].block / kArenaChunkBlocks)
+                                     : UINT64_MAX;
+      at = std::min(used, next_stored < stored.size() ? stored[next_stored] : UINT64_MAX);
+      const ArenaNo n{static_cast<std::uint32_t>(at / per_arena)};
+      const auto chunk = static_cast<std::uint32_t>(at % per_arena);
+      const std::string* bits = nullptr;
+      if (next_stored < stored.size() && stored[next_stored] == at)
+        bits = &image_.maps.at(n).at(chunk);
+      else if (image_.broken.contains(keys_.amap(n, chunk)))
+        continue;
+      compare(n, chunk, at * kArenaChunkBlocks, bits, next);
     }
     check_places();
   }
@@ -177,21 +183,25 @@ class SpaceCheck {
 
   // The summary of every arena; one that is absent says that all is free.
   void check_arenas() {
-    for (std::uint64_t arena = 0; arena < arenas_; ++arena) {
-      const ArenaNo n{static_cast<std::uint32_t>(arena)};
-      const auto it = image_.arenas.find(n);
-      const std::uint64_t first = arena * super_.arena_blocks;
-      const std::uint64_t capacity = std::min(super_.arena_blocks, super_.device_blocks - first) -
-                                     (arena == 0 ? kIdentityBlocks : 0);
-      const std::uint64_t used = published(n);
-      const std::string key = keys_.arena(n);
-      if (map_broken(n) || image_.broken.contains(key)) continue;
-      const std::uint64_t stated = it == image_.arenas.end() ? capacity : it->second.free_blocks;
-      if (used > capacity || stated != capacity - used)
-        report(Code::kArenaFree, key,
-               fmt::format("{} free blocks{}, the map shows {} of {} as used", stated,
-                           it == image_.arenas.end() ? " (no record)" : "", used, capacity));
-    }
+    std::set<ArenaNo> known;
+    for (const auto& [n, arena] : image_.arenas) known.insert(n);
+    for (const auto& [n, chunks] : image_.maps) known.insert(n);
+    for (ArenaNo n : known)
+      if (n.v < arenas_) check_arena(n);
+  }
+  void check_arena(ArenaNo n) {
+    const std::string key = keys_.arena(n);
+    if (map_broken(n) || image_.broken.contains(key)) return;
+    const auto it = image_.arenas.find(n);
+    const std::uint64_t first = n.v * super_.arena_blocks;
+    const std::uint64_t capacity = std::min(super_.arena_blocks, super_.device_blocks - first) -
+                                   (n.v == 0 ? kIdentityBlocks : 0);
+    const std::uint64_t used = published(n);
+    const std::uint64_t stated = it == image_.arenas.end() ? capacity : it->second.free_blocks;
+    if (used > capacity || stated != capacity - used)
+      report(Code::kArenaFree, key,
+             fmt::format("{} free blocks{}, the map shows {} of {} as used", stated,
+                         it == image_.arenas.end() ? " (no record)" : "", used, capacity));
   }
 
   const Image& image_;
