@@ -49,15 +49,16 @@ struct Node::Impl {
 
   Result<void> start() {
     ETCFS_CHECK(load_super());
+    // Before the join: from then on the first beat must not be late.
+    meta::CommitStream::Limits limits;
+    ETCFS_TRY(std::size_t ops,
+              meta::probe_txn_ops(kv, keys, config.txn_ops_most, rt::now() + config.start_timeout));
+    limits.txn_ops = ops;
     membership = std::make_unique<cluster::Membership>(kv, keys, config.name, config.host,
                                                        config.membership);
     ETCFS_TRY(auto joined, membership->join(rt::now() + config.start_timeout));
     guard = std::make_unique<meta::Guard>(keys, config.name, joined.epoch);
     membership->on_fenced([this] { on_fenced(); });
-    meta::CommitStream::Limits limits;
-    ETCFS_TRY(std::size_t ops,
-              meta::probe_txn_ops(kv, keys, config.txn_ops_most, rt::now() + config.start_timeout));
-    limits.txn_ops = ops;
     stream = std::make_unique<meta::CommitStream>(kv, keys, *guard, limits);
     stream->on_fenced([this] { on_fenced(); });
     stream->start(joined.seq);

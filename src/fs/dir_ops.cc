@@ -95,7 +95,10 @@ Result<void> Filesystem::readdir(Ino ino, Handle, std::uint64_t offset, bool plu
     }));
     if (!want.empty()) {
       tried_files = true;
-      ETCFS_CHECK(c.d.locks.acquire_ahead(want, {LockMode::kShared, LockMode::kShared}));
+      // A courtesy: without it the listing is by name only.
+      if (auto r = c.d.locks.acquire_ahead(want, {LockMode::kShared, LockMode::kShared});
+          !r && (r.error() == Reason::kFenced || r.error() == Reason::kShutdown))
+        return r.error();
       continue;
     }
     if (!ahead) return {};

@@ -44,7 +44,10 @@ Result<Entry> Filesystem::lookup(const Caller&, Ino parent, std::string_view nam
     if (ahead.empty()) return result;
     tried = true;
     const LockMode mode = c.alone() ? LockMode::kExclusive : LockMode::kShared;
-    ETCFS_CHECK(c.d.locks.acquire_ahead(ahead, {mode, mode}));
+    // A courtesy: what it did not get, the answer does without.
+    if (auto r = c.d.locks.acquire_ahead(ahead, {mode, mode});
+        !r && (r.error() == Reason::kFenced || r.error() == Reason::kShutdown))
+      return r.error();
   }
 }
 
