@@ -34,8 +34,8 @@ TEST_P(EachMode, ReadsWhatWasWritten) {
     n.write(f, 100, data);
     EXPECT_EQ(f->size, 10'100u);
     EXPECT_EQ(f->rec.size, 0u);  // nothing is published yet
-    Bytes want(100);
-    want.insert(want.end(), data.begin(), data.end());
+    Bytes want(10'100);
+    std::copy(data.begin(), data.end(), want.begin() + 100);
     EXPECT_EQ(n.read(f, 0, 20'000), want);
     ASSERT_TRUE(n.fsync(f));
     EXPECT_EQ(f->rec.size, 10'100u);
