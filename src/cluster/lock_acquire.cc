@@ -54,7 +54,7 @@ void LockService::Impl::drive(Ref& ref) {
     if (result == Attempt::kWait && !dead())  // nothing blocked since the view was judged
       w.wake.wait_until(w.recheck_at);
   }
-  w.watch.reset();
+  close_watch(w);
   w.view_known = false;
   w.view = {};
   w.passed_over.clear();
@@ -70,10 +70,13 @@ void LockService::Impl::drive(Ref& ref) {
 
 LockService::Impl::Attempt LockService::Impl::attempt(Entry& e, Work& w, LockModes wish) {
   const LockModes target = merge(e.held, wish);
-  if (w.watch_lost || rt::now() >= w.recheck_at) w.view_known = false;
+  if (w.view_known && rt::now() >= w.recheck_at) {
+    w.view_known = false;
+    w.recheck = std::min<Nanos>(w.recheck * 2, kLastRecheck);
+  }
   if (w.watch_lost) {
-    w.watch.reset();
-    w.watch_lost = false;
+    w.view_known = false;
+    close_watch(w);
   }
   if (!w.view_known) {
     const bool alone = (e.held.none() || e.alone_at.v > 0) && !w.want_meant;
@@ -118,10 +121,16 @@ bool LockService::Impl::take_view(Work& w, const std::vector<meta::OpReply>& ops
   const auto* locks = std::get_if<meta::RangeReply>(&ops[first + 1].v);
   const auto* asked = std::get_if<meta::RangeReply>(&ops[first + 2].v);
   if (!locks || !asked) return false;
+  if (!w.synced) w.view.locks_at = {};  // what stood there has a gap before the watch began
   w.view.set_locks(keys, *locks, at);
   w.view.set_wants(keys, *asked, at);
+  if (w.watch && !w.synced) {
+    w.synced = true;
+    for (const meta::WatchBatch& batch : w.pending) follow(w, batch);
+    w.pending.clear();
+  }
   w.view_known = true;
-  w.recheck = w.recheck == Nanos{} ? kFirstRecheck : std::min<Nanos>(w.recheck * 2, kLastRecheck);
+  if (w.recheck == Nanos{}) w.recheck = kFirstRecheck;
   w.recheck_at = rt::now() + jittered(w.recheck);
   return true;
 }
@@ -243,26 +252,40 @@ LockService::Impl::Attempt LockService::Impl::put_want(Entry& e, Work& w, LockMo
                                                                     : Attempt::kBackOff;
 }
 
-// Follows lock/<family>/ from the view on; without a watch the re-check timer has to do.
+// Follows lock/<family>/ from now on; without a watch the re-check timer has to do. Not from the
+// view on: etcd catches up a watch that begins in the past only ten times a second. So the view
+// must be read once more, and what the watch says meanwhile is kept until then: applied to the old
+// view it would hide what happened between the two.
 void LockService::Impl::open_watch(Entry& e, Work& w) {
   const std::string prefix = keys.family_locks(e.family);
   auto on_batch = [this, &w](const meta::WatchBatch& batch) {
-    for (const meta::WatchEvent& event : batch.events) w.view.apply_lock(keys, event);
-    w.view.locks_at = std::max(w.view.locks_at, batch.revision);
+    if (!w.synced) return w.pending.push_back(batch);
+    follow(w, batch);
     if (!batch.events.empty()) w.wake.notify_all();
   };
   auto on_lost = [&w] {
     w.watch_lost = true;
     w.wake.notify_all();
   };
-  auto watch = kv.watch(prefix, meta::prefix_end(prefix), Revision{w.view.locks_at.v + 1},
-                        std::move(on_batch), std::move(on_lost), rt::now() + kLockTxnDeadline);
-  if (watch) {
+  w.synced = false;
+  w.view_known = false;
+  auto watch = kv.watch(prefix, meta::prefix_end(prefix), Revision{}, std::move(on_batch),
+                        std::move(on_lost), rt::now() + kLockTxnDeadline);
+  if (watch)
     w.watch = std::move(*watch);
-  } else {
-    w.view_known = false;
+  else
     rt::sleep_for(jittered(kFirstRecheck));
-  }
+}
+
+void LockService::Impl::close_watch(Work& w) {
+  w.watch.reset();
+  w.watch_lost = w.synced = false;
+  w.pending.clear();
+}
+
+void LockService::Impl::follow(Work& w, const meta::WatchBatch& batch) {
+  for (const meta::WatchEvent& event : batch.events) w.view.apply_lock(keys, event);
+  w.view.locks_at = std::max(w.view.locks_at, batch.revision);
 }
 
 // Best effort; what it misses, audit_own_wants() finds.

@@ -125,11 +125,15 @@ Result<void> LockService::start() {
   ETCFS_ASSERT(!s.group);
   s.stream.on_fenced([&s] { s.fence(); });
   s.membership.on_fenced([&s] { s.fence(); });
-  s.membership.on_epoch_raised([&s](const NodeName&, Epoch) { s.wake_all(); });
+  s.membership.on_epoch_raised([&s](const NodeName&, Epoch) {
+    s.sweep_due = true;
+    s.wake_all();
+  });
   ETCFS_CHECK(s.load_wants());
   s.group.emplace(rt::Runtime::current(), "locks");
   s.group->spawn([&s] { s.want_loop(); });
   s.group->spawn([&s] { s.audit_loop(); });
+  s.group->spawn([&s] { s.janitor_loop(); });
   return {};
 }
 

@@ -4,6 +4,7 @@
 //   lock_grant.cc     transactions that take a record, and what they load
 //   lock_ahead.cc     many families in one transaction
 //   lock_release.cc   giving up: asked for, idle, all
+//   lock_janitor.cc   what dead epochs have left
 //   lock_wants.cc     the mirror of want/, and the repair of what stands under our name by accident
 //
 // One change at a time: whoever changes the record of a family holds its slot (Slot). What a
@@ -38,7 +39,9 @@ struct LockService::Impl {
     // The driver's.
     FamilyView view;
     bool view_known = false, watch_lost = false;
-    bool want_meant = false;  // an own want stands, or may
+    bool synced = false;                    // the view was read after the watch began
+    std::vector<meta::WatchBatch> pending;  // from the watch until then
+    bool want_meant = false;                // an own want stands, or may
     std::unique_ptr<meta::Watch> watch;
     PassedOver passed_over;
     std::optional<std::pair<HolderId, Revision>> behind;
@@ -134,6 +137,8 @@ struct LockService::Impl {
   Attempt put_want(Entry& e, Work& w, LockModes wish);
   Attempt wait_turn(Entry& e, Work& w, const Verdict& verdict, LockModes wish);
   void open_watch(Entry& e, Work& w);
+  void close_watch(Work& w);
+  void follow(Work& w, const meta::WatchBatch& batch);
   Attempt not_done(Family family, const meta::TxnOutcome& outcome, bool record_at_stake);
   bool take_view(Work& w, const std::vector<meta::OpReply>& ops, std::size_t first, Revision at);
   bool check_epoch(const meta::OpReply& reply);  // false: fenced (noted)
@@ -175,6 +180,11 @@ struct LockService::Impl {
   bool has_other_wants(Family family) const;
   std::optional<Revision> own_arrival(Family family) const;
 
+  // lock_janitor.cc
+  void janitor_loop();  // fiber
+  bool sweep();         // block
+  bool remove_void(std::vector<std::string> keys_void);
+
   // least recently used order of held entries
   void lru_remove(Entry& e);
   void lru_touch(Entry& e);
@@ -198,6 +208,7 @@ struct LockService::Impl {
   Revision wants_at;
   std::unique_ptr<meta::Watch> want_watch;
   bool want_watch_lost = false;
+  bool sweep_due = true;  // an epoch was raised since the janitor's last pass
   std::map<Family, Time> recent_asks;
   std::unordered_set<Family> suspects;  // a taking of unknown outcome was sent: may be applied late
   std::deque<Family> release_queue;
