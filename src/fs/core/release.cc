@@ -7,6 +7,7 @@
 // under way drops the pages it handed to the kernel before it is answered (Filesystem::write), so
 // nothing can be cached behind the pass.
 #include <algorithm>
+#include <utility>
 
 #include "base/log.h"
 #include "fs/core/core.h"
@@ -27,16 +28,17 @@ void Core::expire_names(FamilyState& fam) {
   if (fam.names_until <= start) return;
   std::vector<std::string> names;
   Time wait_until{};
-  auto consider = [&](const std::string& name, Time until) {
+  auto consider = [&](const std::string& name, Time& until) {
     if (until <= start) return;
     names.push_back(name);
     // Answered lately: the answer may not have been taken yet.
     if (until - options.name_timeout > start - kOvertaken) wait_until = std::max(wait_until, until);
+    until = Time{};
   };
-  for (const auto& [name, entry] : fam.entries) consider(name, entry.kernel_until);
-  for (const auto& [name, until] : fam.negatives) consider(name, until);
+  for (auto& [name, entry] : fam.entries) consider(name, entry.kernel_until);
+  for (auto& [name, until] : fam.negatives) consider(name, until);
   if (names.empty()) names.emplace_back("\1etcfs-barrier");
-  const Time last = fam.names_until;
+  const Time last = std::exchange(fam.names_until, Time{});
   if (!d.kernel.expire_names(Ino(fam.family, 0), std::move(names), last + kRunOutMargin))
     wait_until = last;
   if (wait_until > Time{}) rt::sleep_until(wait_until + kRunOutMargin);
@@ -96,6 +98,8 @@ std::vector<meta::Mutation> Core::prepare_release(Family f, LockModes keep) {
     pass_over_files(*fam, files_go);
     fam->closed = true;
   }
+  // A rename may have moved entries here that the kernel still answers.
+  while (names_go && fam->names_until > now()) expire_names(*fam);
   d.locks.close(f, keep);
   if (files_go || files_shared) {
     fam->unpinned.wait([&] { return (files_go ? fam->pins : fam->writer_pins) == 0; });

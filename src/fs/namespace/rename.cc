@@ -114,10 +114,12 @@ class Rename {
     return {};
   }
 
-  void put_entry(meta::Step& step, Side& side, Ino ino, std::uint8_t type, std::uint64_t cookie) {
-    side.dir->insert(side.name, DirEntry{ino, cookie, type, Time{}});
+  // The kernel moves its own entry with what is left of its timeout.
+  void put_entry(meta::Step& step, Side& side, const DirEntry& source, std::uint64_t cookie) {
+    side.dir->insert(side.name, DirEntry{source.ino, cookie, source.type, source.kernel_until});
+    side.dir->names_until = std::max(side.dir->names_until, source.kernel_until);
     step.put(c_.d.keys.dirent(side.parent, side.name),
-             meta::encode(meta::Dirent{ino, type, cookie}));
+             meta::encode(meta::Dirent{source.ino, source.type, cookie}));
   }
 
   void moved(meta::Step& step, InodeState& inode, Ino parent) {
@@ -152,7 +154,7 @@ class Rename {
     }
     from_.dir->erase(from_.name);
     step.erase(c_.d.keys.dirent(from_.parent, from_.name));
-    put_entry(step, to_, source.ino, source.type, cookie);
+    put_entry(step, to_, source, cookie);
     if (dir && cross()) {
       from_.dir->dir->rec.nlink--;
       to_.dir->dir->rec.nlink++;
@@ -165,8 +167,8 @@ class Rename {
   StepNo exchange() {
     meta::Step step;
     const DirEntry one = *from_.entry, two = *to_.entry;
-    put_entry(step, from_, two.ino, two.type, one.cookie);
-    put_entry(step, to_, one.ino, one.type, two.cookie);
+    put_entry(step, from_, two, one.cookie);
+    put_entry(step, to_, one, two.cookie);
     if (cross() && (one.type == kDir) != (two.type == kDir)) {
       const int shift = one.type == kDir ? 1 : -1;
       from_.dir->dir->rec.nlink -= shift;
