@@ -436,6 +436,8 @@ class Testbed:
         if mounts_under(point):
             self.umount(node)
         pid_file = self.dir / "pids" / f"node-{node}"
+        if recorded_pid(pid_file) is not None:  # its record must not be lost: teardown needs it
+            raise BedError(f"node {node}: its last daemon still runs")
         self.spawn(f"node-{node}", json.loads((self.dir / "nodes" / node).read_text()))
         deadline = time.monotonic() + MOUNT_WAIT_S
         while not mounts_under(point):
