@@ -36,7 +36,21 @@ std::optional<Outcome> Client::run(Op op) {
   std::optional<Outcome> out = d_.use_cache ? from_cache(op) : std::nullopt;
   Record& record = d_.history.call(op);
   if (!out) {
-    out = ask(record.op);
+    struct Changing {
+      Changing(SimKernelCache& k, const Op& op) : k(k), ino(op.ino), on(ModelFs::changes_data(op)) {
+        if (on) k.begin_change(ino);
+      }
+      ~Changing() {
+        if (on) k.end_change(ino);
+      }
+      SimKernelCache& k;
+      const Ino ino;
+      const bool on;
+    };
+    {
+      Changing changing(d_.kernel, record.op);
+      out = ask(record.op);
+    }
     if (serves_no_more(*out)) {
       alive_ = false;
       return std::nullopt;
@@ -286,6 +300,7 @@ void Client::learn(const Op& op, const Outcome& out) {
       return;
     case OpKind::kGetattr:
     case OpKind::kSetattr:
+      if (op.set.size) k.forget_pages(op.ino);
       if (!out.error) k.took_attr(*out.attr, attr_timeout_);
       return;
     case OpKind::kMknod:
@@ -331,7 +346,7 @@ void Client::learn(const Op& op, const Outcome& out) {
     case OpKind::kWrite: {
       k.forget_attr(op.ino);
       if (out.error) return k.forget_pages(op.ino);
-      if (op.append) return;
+      if (op.append) return k.forget_pages(op.ino);
       std::string bytes(out.number, '\0');
       for (std::uint64_t i = 0; i < out.number; i++) bytes[i] = data_byte(op.number, op.offset + i);
       return k.wrote_pages(op.ino, op.offset, bytes);

@@ -94,7 +94,7 @@ void SimKernelCache::took_entry(Ino parent, const std::string& name, const fs::E
 }
 
 void SimKernelCache::took_attr(const fs::Attr& attr, Nanos timeout) {
-  if (timeout <= Nanos::zero()) {
+  if (timeout <= Nanos::zero() || changing_.contains(attr.ino)) {
     attrs_.erase(attr.ino);
     return;
   }
@@ -112,6 +112,7 @@ void SimKernelCache::took_attr(const fs::Attr& attr, Nanos timeout) {
 
 void SimKernelCache::took_pages(Ino ino, std::uint64_t offset, const std::string& bytes,
                                 bool end_of_file) {
+  if (changing_.contains(ino)) return;
   auto& pages = pages_[ino];
   for (std::uint64_t page = blocks_of(offset);; page++) {
     const std::uint64_t begin = page * kBlockBytes - offset;
@@ -150,6 +151,7 @@ std::optional<Ino> SimKernelCache::find_name(Ino parent, const std::string& name
 std::optional<fs::Attr> SimKernelCache::find_attr(Ino ino) const {
   auto it = attrs_.find(ino);
   if (it == attrs_.end() || it->second.until <= runtime_.now()) return std::nullopt;
+  if (changing_.contains(ino)) return std::nullopt;
   return it->second.attr;
 }
 
@@ -175,6 +177,12 @@ std::optional<std::string> SimKernelCache::find_bytes(Ino ino, std::uint64_t off
 const SimKernelCache::Listing* SimKernelCache::find_listing(Ino ino) const {
   auto it = listings_.find(ino);
   return it == listings_.end() ? nullptr : &it->second;
+}
+
+void SimKernelCache::begin_change(Ino ino) { changing_[ino]++; }
+
+void SimKernelCache::end_change(Ino ino) {
+  if (--changing_[ino] == 0) changing_.erase(ino);
 }
 
 void SimKernelCache::forget_name(Ino parent, const std::string& name) {

@@ -66,6 +66,11 @@ class SimKernelCache final : public fs::KernelCache {
   std::optional<std::string> find_bytes(Ino ino, std::uint64_t offset, std::size_t size) const;
   const Listing* find_listing(Ino ino) const;
 
+  // Data or size of the file are being changed by a call of this node: the kernel serves neither
+  // from its cache meanwhile (it holds the inode's lock, and its pages already have the new bytes).
+  void begin_change(Ino ino);
+  void end_change(Ino ino);
+
   void forget_name(Ino parent, const std::string& name);
   void forget_attr(Ino ino) { attrs_.erase(ino); }
   void forget_pages(Ino ino) { pages_.erase(ino); }
@@ -94,6 +99,7 @@ class SimKernelCache final : public fs::KernelCache {
   std::map<Ino, std::map<std::uint64_t, std::string>>
       pages_;  // by page; shorter than 4096: zeros follow
   std::map<Ino, Listing> listings_;
+  std::map<Ino, unsigned> changing_;
 };
 
 }  // namespace etcfs::sim
