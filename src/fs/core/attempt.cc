@@ -77,6 +77,7 @@ Result<void> Attempt::satisfy() {
               [](const auto& a, const auto& b) { return a.family < b.family; });
     ETCFS_CHECK(core_.d.locks.acquire(needs_));
   }
+  if (commit_.v) ETCFS_CHECK(core_.d.stream.wait_committed(commit_));
   if (families_) ETCFS_CHECK(core_.load_families());
   if (entry_) ETCFS_CHECK(core_.load_entry(entry_->first, entry_->second));
   if (inode_) ETCFS_CHECK(core_.load_inode(*inode_));

@@ -47,6 +47,7 @@ class Attempt {
   bool complete(FamilyState& family);  // entries and, where held, inodes
   std::optional<Family> new_family();  // an unused family number
   void need(Family family, LockModes modes);
+  void need_commit(StepNo step) { commit_ = step; }
   void need_flush(InodeRef inode) { flush_ = std::move(inode); }
 
   Result<void> satisfy();  // blocks
@@ -60,6 +61,7 @@ class Attempt {
   std::optional<Ino> inode_;
   std::optional<Family> complete_;
   bool families_ = false;
+  StepNo commit_;
   InodeRef flush_;
 };
 

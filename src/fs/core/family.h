@@ -62,6 +62,9 @@ struct FamilyState {
   std::unordered_set<std::uint32_t> deleted;  // while incomplete
   std::set<std::pair<Ino, NodeName>> holds;   // other nodes' open files, current epochs when loaded
   std::set<Ino> lockable;        // seen under X: no other node has advisory locks on it
+  // Indices below it stand under a committed birth bound, or under one that a lost step would take
+  // away with the directory itself: only those are given, so that no number is ever given twice.
+  std::uint32_t birth_safe = 0;
   std::uint32_t birth_next = 0;  // next index to be given by the directory whose birth family it is
 
   // release

@@ -35,7 +35,7 @@ void Core::take_inode(FamilyState& fam, Ino ino, meta::Inode rec) {
   inode->rec = std::move(rec);
   cached_inodes++;
   if (ino.is_directory()) {
-    if (inode->rec.birth_family == fam.family) fam.birth_next = inode->rec.birth_bound;
+    if (inode->rec.birth_family == fam.family) fam.birth_next = fam.birth_safe = inode->rec.birth_bound;
     fam.dir = std::move(inode);
   } else {
     fam.files.emplace(ino.index(), std::move(inode));

@@ -109,7 +109,7 @@ std::vector<meta::Mutation> Core::prepare_release(Family f, LockModes keep) {
   }
   if (have.names == LockMode::kExclusive && keep.names != LockMode::kExclusive && fam->dir &&
       fam->dir->rec.birth_family == f && fam->dir->rec.birth_bound > fam->birth_next) {
-    fam->dir->rec.birth_bound = fam->birth_next;
+    fam->dir->rec.birth_bound = fam->birth_safe = fam->birth_next;
     out.push_back({d.keys.inode(fam->dir->ino), meta::encode(fam->dir->rec)});
   }
   if (files_go) {

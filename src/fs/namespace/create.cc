@@ -3,13 +3,15 @@
 #include <fcntl.h>
 #include <sys/stat.h>
 
+#include <algorithm>
+
 #include "fs/impl.h"
 
 namespace etcfs::fs {
 namespace {
 
 constexpr std::uint32_t kMaxSubdirectories = 0xfffffff0;
-constexpr std::uint32_t kBirthAhead = 1024;
+constexpr std::uint32_t kBirthAhead = 8192;
 
 struct Birth {
   std::uint32_t mode = 0;
@@ -25,13 +27,35 @@ struct Born {
   StepNo step;
 };
 
+// Raises the birth bound in `step` (to which the caller adds the directory's inode). Indices below
+// the new bound may be given once the step has committed.
+static void raise_bound(Core& c, FamilyState& dir, FamilyState& birth, meta::Step& step) {
+  const std::uint32_t bound = std::min(birth.birth_next + kBirthAhead, kMaxIndex + 1);
+  dir.dir->rec.birth_bound = std::max(dir.dir->rec.birth_bound, bound);
+  step.on_commit = [&c, home = dir.family, family = birth.family, bound] {
+    FamilyState* parent = c.find_family(home);
+    FamilyState* fam = c.find_family(family);
+    // A release may have lowered it meanwhile.
+    if (fam && parent && parent->dir && parent->dir->rec.birth_bound >= bound)
+      fam->birth_safe = std::max(fam->birth_safe, bound);
+  };
+}
+
 // The birth family of a directory with room for one more file; may take a fresh family in the step.
 static Result<FamilyState*> birth_family(Core& c, Attempt& a, FamilyState& dir, meta::Step& step) {
   const Family f = dir.dir->rec.birth_family;
   FamilyState* birth = f == dir.family ? a.both(f, LockMode::kExclusive, LockMode::kExclusive)
                                        : a.files(f, LockMode::kExclusive);
   if (!birth) return Reason::kRetry;
-  if (birth->birth_next == 0) birth->birth_next = dir.dir->rec.birth_bound;
+  if (birth->birth_next == 0) birth->birth_next = birth->birth_safe = dir.dir->rec.birth_bound;
+  if (birth->birth_next <= kMaxIndex && birth->birth_next >= birth->birth_safe) {
+    // The bound comes first: an index above the committed one could be given again after a crash.
+    meta::Step bound;
+    raise_bound(c, dir, *birth, bound);
+    c.put_inode(bound, *dir.dir);
+    a.need_commit(c.append(std::move(bound)));
+    return Reason::kRetry;
+  }
   if (birth->birth_next <= kMaxIndex) return birth;
   auto fresh = a.new_family();
   if (!fresh) return Reason::kRetry;
@@ -39,15 +63,15 @@ static Result<FamilyState*> birth_family(Core& c, Attempt& a, FamilyState& dir, 
   FamilyState& made = c.family(*fresh);
   made.names_loaded = made.files_loaded = made.files_complete = made.entries_complete = true;
   made.birth_next = 1;
+  made.birth_safe = dir.dir->rec.birth_bound = 1 + kBirthAhead;
   dir.dir->rec.birth_family = *fresh;
-  dir.dir->rec.birth_bound = 1;
   return &made;
 }
 
-static Ino next_ino(FamilyState& dir, FamilyState& birth) {
+static Ino next_ino(Core& c, FamilyState& dir, FamilyState& birth, meta::Step& step) {
   const std::uint32_t index = birth.birth_next++;
-  if (index >= dir.dir->rec.birth_bound)
-    dir.dir->rec.birth_bound = std::min(index + kBirthAhead, kMaxIndex + 1);
+  if (index + kBirthAhead / 2 >= dir.dir->rec.birth_bound && dir.dir->rec.birth_bound <= kMaxIndex)
+    raise_bound(c, dir, birth, step);
   return Ino(birth.family, index);
 }
 
@@ -81,13 +105,14 @@ static Result<Born> give_birth(Core& c, Attempt& a, const Caller& caller, Ino pa
     home = &c.family(*family);
     home->names_loaded = home->entries_complete = home->files_loaded = home->files_complete = true;
     home->birth_next = 1;
+    home->birth_safe = 1 + kBirthAhead;
     home->last_used = c.now();
     ino = Ino(*family, 0);
   } else {
     auto birth = birth_family(c, a, *dir, step);
     if (!birth) return birth.error();
     home = *birth;
-    ino = next_ino(*dir, *home);
+    ino = next_ino(c, *dir, *home, step);
   }
 
   auto inode = std::make_shared<InodeState>();
@@ -107,7 +132,7 @@ static Result<Born> give_birth(Core& c, Attempt& a, const Caller& caller, Ino pa
   if (is_dir) {
     rec.parent = parent;
     rec.birth_family = home->family;
-    rec.birth_bound = 1;
+    rec.birth_bound = 1 + kBirthAhead;
     rec.next_cookie = meta::kFirstCookie;
     home->dir = inode;
     pdir.rec.nlink++;
