@@ -84,6 +84,7 @@ Result<void> FileIo::Impl::reserve_missing(Part& part) {
     const std::uint32_t blocks = it->second.blocks;
     if (auto r = d.space.reserve(blocks); !r) {
       data.error = r.error();
+      ++data.failures;
       return r;
     }
     it = data.dirty.find(first);  // it may have been cut, or extended, or be gone
