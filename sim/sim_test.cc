@@ -18,8 +18,6 @@ SimOptions options(std::uint64_t seed) {
 class Seeds : public ::testing::TestWithParam<std::uint64_t> {};
 
 TEST_P(Seeds, RunsRight) {
-  // Known and open: the step that raises the birth bound of a directory is also the first that uses
-  // it, so a crash that loses it lets the next owner give the same inode number again.
   const SimReport r = simulate(options(GetParam()));
   std::printf("seed %llu: %zu operations, %zu crashes, %zu restarts, %.1f virtual seconds\n",
               static_cast<unsigned long long>(GetParam()), r.operations, r.crashes, r.restarts,
