@@ -6,13 +6,6 @@
 namespace etcfs::fs {
 namespace {
 
-// chown, write and truncate by the unprivileged take setuid away, and setgid where the group may
-// execute.
-void kill_suidgid(meta::Inode& rec) {
-  rec.mode &= ~static_cast<std::uint32_t>(S_ISUID);
-  if (rec.mode & S_IXGRP) rec.mode &= ~static_cast<std::uint32_t>(S_ISGID);
-}
-
 void apply(meta::Inode& rec, const SetAttr& set, WallTime now) {
   if (set.kill_suidgid) kill_suidgid(rec);
   if ((set.uid || set.gid) && !S_ISDIR(rec.mode) && !set.mode) kill_suidgid(rec);

@@ -57,7 +57,7 @@ static void fill_from(Core& c, FamilyState& dir, std::uint64_t offset, bool plus
         }
       }
       if (inode) {
-        full = c.entry_of(dir, name, entry, inode);
+        full = c.entry_of(dir, entry, inode);
         item.entry = &full;
       }
     }
@@ -95,10 +95,7 @@ Result<void> Filesystem::readdir(Ino ino, Handle, std::uint64_t offset, bool plu
     }));
     if (!want.empty()) {
       tried_files = true;
-      // A courtesy: without it the listing is by name only.
-      if (auto r = c.d.locks.acquire_ahead(want, {LockMode::kShared, LockMode::kShared});
-          !r && (r.error() == Reason::kFenced || r.error() == Reason::kShutdown))
-        return r.error();
+      ETCFS_CHECK(c.acquire_free(want, LockMode::kShared));
       continue;
     }
     if (!ahead) return {};

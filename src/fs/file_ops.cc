@@ -72,10 +72,7 @@ Result<OpenReply> Filesystem::open(const Caller& caller, Ino ino, int open_flags
     if (!target) return reply;
     Pin pin(c, target);
     ETCFS_CHECK(c.io.truncate(target, 0));
-    if (caller.uid != 0) {
-      target->rec.mode &= ~static_cast<std::uint32_t>(S_ISUID);
-      if (target->rec.mode & S_IXGRP) target->rec.mode &= ~static_cast<std::uint32_t>(S_ISGID);
-    }
+    if (caller.uid != 0) kill_suidgid(target->rec);
     cut = true;
   }
 }
@@ -118,10 +115,9 @@ Result<ReadReply> Filesystem::read(Ino ino, Handle, std::uint64_t offset, std::s
   }
 }
 
-Result<std::size_t> Filesystem::write(const Caller& caller, Ino ino, Handle, std::uint64_t offset,
+Result<std::size_t> Filesystem::write(const Caller&, Ino ino, Handle, std::uint64_t offset,
                                       std::span<const std::byte> data, WriteFlags flags) {
   Impl& c = *impl_;
-  (void)caller;
   if (data.empty()) return std::size_t{0};
   const Registered registered(c, c.pending_writes, ino, offset, data.size());
   InodeRef target;
@@ -144,16 +140,11 @@ Result<std::size_t> Filesystem::write(const Caller& caller, Ino ino, Handle, std
   if (!flags.writeback) c.hold_back(fam);
   auto at = c.io.write(target, offset, data, flags.append && !flags.writeback);
   if (!at) return at.error();
-  if (flags.kill_suidgid && (target->rec.mode & (S_ISUID | S_ISGID))) {
-    const auto before = target->rec.mode;
-    target->rec.mode &= ~static_cast<std::uint32_t>(S_ISUID);
-    if (target->rec.mode & S_IXGRP) target->rec.mode &= ~static_cast<std::uint32_t>(S_ISGID);
-    if (before != target->rec.mode) {
-      meta::Step step;
-      c.put_inode(step, *target);
-      c.append(std::move(step));
-      c.d.kernel.invalidate_attributes(ino);
-    }
+  if (flags.kill_suidgid && kill_suidgid(target->rec)) {
+    meta::Step step;
+    c.put_inode(step, *target);
+    c.append(std::move(step));
+    c.d.kernel.invalidate_attributes(ino);
   }
   if (*at != offset) {
     // Placed at the true end: what the kernel cached at its own idea of it is wrong, and so is its

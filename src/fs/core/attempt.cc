@@ -41,6 +41,25 @@ Attempt::Found Attempt::entry(FamilyState& family, std::string_view name, DirEnt
   return Found::kMissing;
 }
 
+Result<DirEntry*> Attempt::existing(FamilyState& family, std::string_view name) {
+  DirEntry* found = nullptr;
+  switch (entry(family, name, &found)) {
+    case Found::kMissing:
+      return Reason::kRetry;
+    case Found::kNo:
+      return Reason::kNotFound;
+    case Found::kYes:
+      break;
+  }
+  return found;
+}
+
+Result<InodeRef> Attempt::named_inode(const DirEntry& entry, LockMode mode) {
+  auto found = inode(entry.ino, mode);
+  if (!found && found.error() == Reason::kStale) return Reason::kCorrupt;
+  return found;
+}
+
 Result<InodeRef> Attempt::inode(Ino ino, LockMode mode) {
   if (ino.is_directory()) {
     FamilyState* fam = names(ino.family(), mode);

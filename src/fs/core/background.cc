@@ -50,14 +50,10 @@ Result<void> Core::reap(Ino ino) {
     InodeRef ref = *inode;
     FamilyState& fam = family(ino.family());
     if (ref->rec.nlink > 0 || is_open(ino)) return {};
-    auto held = fam.holds.lower_bound({ino, NodeName()});
-    if (held != fam.holds.end() && held->first == ino) return {};
+    if (fam.held_elsewhere(ino)) return {};
     Pin pin(*this, ref);
     // Nobody can open it any more: it has no name. (A handle by number finds it gone.)
-    fam.files.erase(ino.index());
-    if (!fam.files_complete) fam.deleted.insert(ino.index());
-    ref->gone = true;
-    cached_inodes--;
+    forget_file(*ref);
     meta::Step step;
     if (ref->is_regular()) {
       if (auto r = io.add_deletion(ref, step); !r) {
@@ -125,10 +121,7 @@ void Core::walk_loop() {
       if (!find_family(f)) batch.push_back(f);
     }
     if (!batch.empty()) {
-      const LockMode mode = alone() ? LockMode::kExclusive : LockMode::kShared;
-      if (auto r = d.locks.acquire_ahead(batch, {mode, mode}); !r) {
-        if (r.error() == Reason::kFenced || r.error() == Reason::kShutdown) return;
-      }
+      if (!acquire_free(batch, reading_mode())) return;
       for (Family f : batch)
         if (FamilyState* fam = find_family(f); fam && fam->names_loaded && !fam->ahead) {
           fam->ahead = true;

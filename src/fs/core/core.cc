@@ -1,5 +1,7 @@
 #include "fs/core/core.h"
 
+#include <sys/stat.h>
+
 #include <algorithm>
 
 #include "base/log.h"
@@ -16,6 +18,13 @@ constexpr Nanos kAnswerSlack = std::chrono::milliseconds(100);
 bool valid_name(std::string_view name) {
   return !name.empty() && name != "." && name != ".." && name.find('/') == std::string_view::npos &&
          name.find('\0') == std::string_view::npos;
+}
+
+bool kill_suidgid(meta::Inode& rec) {
+  const auto before = rec.mode;
+  rec.mode &= ~static_cast<std::uint32_t>(S_ISUID);
+  if (rec.mode & S_IXGRP) rec.mode &= ~static_cast<std::uint32_t>(S_ISGID);
+  return rec.mode != before;
 }
 
 Result<void> check_name(std::string_view name) {
@@ -90,9 +99,7 @@ AttrReply Core::reply_of(InodeState& inode) {
   return r;
 }
 
-Entry Core::entry_of(FamilyState& parent, std::string_view name, DirEntry& entry,
-                     const InodeRef& inode) {
-  (void)name;
+Entry Core::entry_of(FamilyState& parent, DirEntry& entry, const InodeRef& inode) {
   Entry e;
   e.ino = entry.ino;
   if (inode) {
@@ -146,41 +153,53 @@ Result<void> Core::finish(StepNo step) {
   return d.stream.wait_committed(step);
 }
 
-Pin::Pin(Core& core, InodeRef inode, For what)
-    : core_(core),
-      inode_(std::move(inode)),
-      family_(core.family(inode_->ino.family())),
-      what_(what) {
-  family_.pins++;
-  if (what_ == For::kChange) family_.writer_pins++;
-  inode_->pins++;
+Result<void> Core::acquire_free(const std::vector<Family>& families, LockMode mode) {
+  auto r = d.locks.acquire_ahead(families, {mode, mode});
+  if (!r && (r.error() == Reason::kFenced || r.error() == Reason::kShutdown)) return r;
+  return {};
 }
 
-Pin::~Pin() {
-  inode_->pins--;
-  ETCFS_ASSERT(family_.pins > 0);
-  family_.pins--;
-  if (what_ == For::kChange) family_.writer_pins--;
-  family_.unpinned.notify_all();
+void Core::forget_file(InodeState& inode) {
+  FamilyState& fam = family(inode.ino.family());
+  inode.gone = true;
+  cached_inodes--;
+  if (!fam.files_complete) fam.deleted.insert(inode.ino.index());
+  fam.files.erase(inode.ino.index());
 }
+
+static void add_pin(FamilyState& fam, InodeState& inode, Pin::For what) {
+  fam.pins++;
+  if (what == Pin::For::kChange) fam.writer_pins++;
+  inode.pins++;
+}
+
+static void drop_pin(FamilyState& fam, InodeState& inode, Pin::For what) {
+  ETCFS_ASSERT(fam.pins > 0 && inode.pins > 0);
+  inode.pins--;
+  fam.pins--;
+  if (what == Pin::For::kChange) fam.writer_pins--;
+  fam.unpinned.notify_all();
+}
+
+Pin::Pin(Core& core, InodeRef inode, For what)
+    : inode_(std::move(inode)), family_(core.family(inode_->ino.family())), what_(what) {
+  add_pin(family_, *inode_, what_);
+}
+
+Pin::~Pin() { drop_pin(family_, *inode_, what_); }
 
 bool Core::pin(InodeState& inode) {
   if (inode.gone) return false;
   FamilyState* fam = find_family(inode.ino.family());
   if (!fam || fam->closed) return false;
-  fam->pins++;
-  fam->writer_pins++;
-  inode.pins++;
+  add_pin(*fam, inode, Pin::For::kChange);
   return true;
 }
 
 void Core::unpin(InodeState& inode) {
   FamilyState* fam = find_family(inode.ino.family());
-  ETCFS_ASSERT(fam && fam->pins > 0 && inode.pins > 0);
-  inode.pins--;
-  fam->pins--;
-  fam->writer_pins--;
-  fam->unpinned.notify_all();
+  ETCFS_ASSERT(fam);
+  drop_pin(*fam, inode, Pin::For::kChange);
 }
 
 }  // namespace etcfs::fs

@@ -42,6 +42,9 @@ class Attempt {
   enum class Found { kYes, kNo, kMissing };
   // Entry of a directory whose names part is at hand.
   Found entry(FamilyState& family, std::string_view name, DirEntry** out);
+  Result<DirEntry*> existing(FamilyState& family, std::string_view name);  // kNotFound
+  // Inode that an entry names: it must be there (kCorrupt).
+  Result<InodeRef> named_inode(const DirEntry& entry, LockMode mode);
   // Inode whose lock is at hand (directories: names part, else files part). kStale: no such inode.
   Result<InodeRef> inode(Ino ino, LockMode mode);
   bool complete(FamilyState& family);  // entries and, where held, inodes
@@ -123,6 +126,9 @@ struct Core : cluster::LockClient {
   FamilyState& family(Family f);  // created on demand
   FamilyState* find_family(Family f);
   bool alone() const;  // no other live node: locks cost nobody anything
+  LockMode reading_mode() const { return alone() ? LockMode::kExclusive : LockMode::kShared; }
+  // A courtesy: takes those that are free. Fails only where nothing more can be had at all; blocks.
+  Result<void> acquire_free(const std::vector<Family>& families, LockMode mode);
   Time now() const { return rt::now(); }
   WallTime wall() const { return rt::Runtime::current().wall_now(); }
   OpenInfo* open_info(Ino ino);
@@ -132,8 +138,7 @@ struct Core : cluster::LockClient {
   Attr attr_of(const InodeState& inode) const;
   Nanos attr_timeout(const FamilyState& family) const;
   Nanos name_timeout(const FamilyState& family) const;
-  Entry entry_of(FamilyState& parent, std::string_view name, DirEntry& entry,
-                 const InodeRef& inode);
+  Entry entry_of(FamilyState& parent, DirEntry& entry, const InodeRef& inode);
   AttrReply reply_of(InodeState& inode);
   Entry negative(FamilyState& parent, std::string_view name);
 
@@ -142,6 +147,7 @@ struct Core : cluster::LockClient {
   void touch_dir(InodeState& dir, WallTime when);       // mtime and ctime
   Result<void> finish(StepNo step);                     // waits with -o sync; StepNo 0: nothing
   StepNo append(meta::Step step);
+  void forget_file(InodeState& inode);  // it is deleted
   // A file's entry went away: one link less; deletes the inode or leaves it to the reaper.
   void drop_entry_target(InodeRef inode, WallTime when, meta::Step& step);
   // An empty directory's entry went away: its inode, and its family where nothing is left of it.
@@ -164,8 +170,9 @@ struct Core : cluster::LockClient {
   Result<void> load_inode(Ino ino);
   Result<void> load_complete(Family f);
   Result<void> load_families();
-  Result<void> load_holds(Family f);
-  void take_inode(FamilyState& fam, Ino ino, meta::Inode rec);
+  // Of a stored record; what memory knows already stays. kCorrupt.
+  Result<void> take_inode(FamilyState& fam, const meta::KeyValue& kv);
+  Result<void> take_entry(FamilyState& fam, const meta::KeyValue& kv);
   Result<void> decode_contents(FamilyState& fam, LockModes before, LockModes now,
                                const cluster::FamilyContents& contents);
 
@@ -194,8 +201,8 @@ struct Core : cluster::LockClient {
   void drop_file_pages(FamilyState& fam, bool all);
   void drop_last_page(InodeState& inode);  // blocks
 
-  Result<void> flush_family(FamilyState& fam);
-  bool pin(InodeState& inode);
+  void flush_family(FamilyState& fam);  // failures are counted per file and logged
+  bool pin(InodeState& inode);          // for a change; false: being given up
   void unpin(InodeState& inode);
 
   // background.cc
@@ -218,7 +225,6 @@ class Pin {
   Pin(const Pin&) = delete;
 
  private:
-  Core& core_;
   InodeRef inode_;
   FamilyState& family_;
   For what_;
@@ -243,6 +249,10 @@ auto Core::run(bool changes, F&& body) -> decltype(body(std::declval<Attempt&>()
     ETCFS_CHECK(attempt.satisfy());
   }
 }
+
+// chown, and write and truncate by the unprivileged, take setuid away, and setgid where the group
+// may execute. True: something was taken.
+bool kill_suidgid(meta::Inode& rec);
 
 bool valid_name(std::string_view name);
 Result<void> check_name(std::string_view name);

@@ -61,7 +61,7 @@ struct FamilyState {
   std::unordered_map<std::uint32_t, InodeRef> files;
   std::unordered_set<std::uint32_t> deleted;  // while incomplete
   std::set<std::pair<Ino, NodeName>> holds;   // other nodes' open files, current epochs when loaded
-  std::set<Ino> lockable;        // seen under X: no other node has advisory locks on it
+  std::set<Ino> lockable;  // seen under X: no other node has advisory locks on it
   // Indices below it stand under a committed birth bound, or under one that a lost step would take
   // away with the directory itself: only those are given, so that no number is ever given twice.
   std::uint32_t birth_safe = 0;
@@ -82,6 +82,10 @@ struct FamilyState {
   bool listing_cached = false;  // the kernel's listing, if it has one, is of this tenure
   bool walked = false;          // its subdirectories were queued for the walk
 
+  bool held_elsewhere(Ino ino) const {  // another node has it open
+    auto it = holds.lower_bound({ino, NodeName()});
+    return it != holds.end() && it->first == ino;
+  }
   DirEntry* find(std::string_view name) {
     auto it = entries.find(name);
     return it == entries.end() ? nullptr : &it->second;

@@ -22,11 +22,24 @@ FamilyState* Core::find_family(Family f) {
   return it == families.end() ? nullptr : it->second.get();
 }
 
-void Core::take_inode(FamilyState& fam, Ino ino, meta::Inode rec) {
+Result<void> Core::take_entry(FamilyState& fam, const meta::KeyValue& kv) {
+  auto key = d.keys.parse_dirent(kv.key);
+  if (!key) return Reason::kCorrupt;
+  ETCFS_TRY(auto rec, meta::decode_dirent(kv.value));
+  if (!fam.find(key->name) && !fam.absent.contains(key->name))
+    fam.insert(key->name, {rec.ino, rec.cookie, static_cast<std::uint8_t>(rec.type), Time{}});
+  return {};
+}
+
+Result<void> Core::take_inode(FamilyState& fam, const meta::KeyValue& kv) {
+  auto key = d.keys.parse_inode(kv.key);
+  if (!key) return Reason::kCorrupt;
+  const Ino ino = *key;
+  ETCFS_TRY(auto rec, meta::decode_inode(kv.value));
   if (ino.is_directory()) {
-    if (fam.dir) return;
+    if (fam.dir) return {};
   } else if (fam.files.contains(ino.index()) || fam.deleted.contains(ino.index())) {
-    return;
+    return {};
   }
   auto inode = std::make_shared<InodeState>();
   inode->ino = ino;
@@ -35,11 +48,13 @@ void Core::take_inode(FamilyState& fam, Ino ino, meta::Inode rec) {
   inode->rec = std::move(rec);
   cached_inodes++;
   if (ino.is_directory()) {
-    if (inode->rec.birth_family == fam.family) fam.birth_next = fam.birth_safe = inode->rec.birth_bound;
+    if (inode->rec.birth_family == fam.family)
+      fam.birth_next = fam.birth_safe = inode->rec.birth_bound;
     fam.dir = std::move(inode);
   } else {
     fam.files.emplace(ino.index(), std::move(inode));
   }
+  return {};
 }
 
 Result<void> Core::decode_contents(FamilyState& fam, LockModes before, LockModes now,
@@ -50,17 +65,10 @@ Result<void> Core::decode_contents(FamilyState& fam, LockModes before, LockModes
     auto ino = d.keys.parse_inode(kv.key);
     if (!ino) return Reason::kCorrupt;
     if (ino->is_directory() ? !names : !files) continue;
-    ETCFS_TRY(auto rec, meta::decode_inode(kv.value));
-    take_inode(fam, *ino, std::move(rec));
+    ETCFS_CHECK(take_inode(fam, kv));
   }
   if (names)
-    for (const auto& kv : contents.entries) {
-      auto key = d.keys.parse_dirent(kv.key);
-      if (!key) return Reason::kCorrupt;
-      ETCFS_TRY(auto rec, meta::decode_dirent(kv.value));
-      if (!fam.find(key->name) && !fam.absent.contains(key->name))
-        fam.insert(key->name, {rec.ino, rec.cookie, static_cast<std::uint8_t>(rec.type), Time{}});
-    }
+    for (const auto& kv : contents.entries) ETCFS_CHECK(take_entry(fam, kv));
   return {};
 }
 
@@ -98,13 +106,8 @@ Result<void> Core::load_entry(Ino directory, const std::string& name) {
             d.kv.range({.key = d.keys.dirent(directory, name)}, Revision{}, now() + kLoadDeadline));
   fam = find_family(directory.family());
   if (!fam || fam->generation != generation || fam->find(name) || fam->entries_complete) return {};
-  if (reply.kvs.empty()) {
-    fam->absent.insert(name);
-  } else {
-    ETCFS_TRY(auto rec, meta::decode_dirent(reply.kvs[0].value));
-    if (!fam->absent.contains(name))
-      fam->insert(name, {rec.ino, rec.cookie, static_cast<std::uint8_t>(rec.type), Time{}});
-  }
+  if (!reply.kvs.empty()) return take_entry(*fam, reply.kvs[0]);
+  fam->absent.insert(name);
   return {};
 }
 
@@ -119,9 +122,7 @@ Result<void> Core::load_inode(Ino ino) {
     if (!fam->files.contains(ino.index())) fam->deleted.insert(ino.index());
     return {};
   }
-  ETCFS_TRY(auto rec, meta::decode_inode(reply.kvs[0].value));
-  take_inode(*fam, ino, std::move(rec));
-  return {};
+  return take_inode(*fam, reply.kvs[0]);
 }
 
 // Reads the whole directory and, where the files part is held, all inodes of the family. Entries
@@ -144,16 +145,8 @@ Result<void> Core::load_complete(Family f) {
     }
   };
   if (fam->names_loaded && !fam->entries_complete) {
-    ETCFS_TRY(bool valid,
-              pages(d.keys.entries(Ino(f, 0)), [&](const meta::KeyValue& kv) -> Result<void> {
-                auto key = d.keys.parse_dirent(kv.key);
-                if (!key) return Reason::kCorrupt;
-                ETCFS_TRY(auto rec, meta::decode_dirent(kv.value));
-                if (!fam->find(key->name) && !fam->absent.contains(key->name))
-                  fam->insert(key->name,
-                              {rec.ino, rec.cookie, static_cast<std::uint8_t>(rec.type), Time{}});
-                return {};
-              }));
+    ETCFS_TRY(bool valid, pages(d.keys.entries(Ino(f, 0)),
+                                [&](const meta::KeyValue& kv) { return take_entry(*fam, kv); }));
     if (!valid) return {};
     fam->entries_complete = true;
     fam->absent.clear();
@@ -162,11 +155,8 @@ Result<void> Core::load_complete(Family f) {
     ETCFS_TRY(bool valid,
               pages(d.keys.family_inodes(f), [&](const meta::KeyValue& kv) -> Result<void> {
                 auto ino = d.keys.parse_inode(kv.key);
-                if (!ino) return Reason::kCorrupt;
-                if (ino->is_directory()) return {};
-                ETCFS_TRY(auto rec, meta::decode_inode(kv.value));
-                take_inode(*fam, *ino, std::move(rec));
-                return {};
+                if (ino && ino->is_directory()) return {};  // the names part's
+                return take_inode(*fam, kv);
               }));
     if (!valid) return {};
     fam->files_complete = true;

@@ -44,17 +44,20 @@ void Core::expire_names(FamilyState& fam) {
   if (wait_until > Time{}) rt::sleep_until(wait_until + kRunOutMargin);
 }
 
-Result<void> Core::flush_family(FamilyState& fam) {
-  Result<void> first;
+void Core::flush_family(FamilyState& fam) {
   std::vector<InodeRef> dirty;
   for (auto& [index, inode] : fam.files)
     if (inode->is_regular() && io.is_dirty(*inode)) dirty.push_back(inode);
+  Result<void> last;
   for (auto& inode : dirty)
     if (auto r = io.flush(inode); !r) {
       if (OpenInfo* info = open_info(inode->ino)) info->write_errors++;
-      first = r;
+      last = r;
     }
-  return first;
+  if (!last)
+    ETCFS_LOG_ERROR("write-back failed while a lock was given up",
+                    log::field("family", fam.family.v),
+                    log::field("reason", reason_name(last.error())));
 }
 
 // An answer given now would make another pass necessary: give the pass its moment.
@@ -72,10 +75,7 @@ void Core::pass_over_files(FamilyState& fam, bool all) {
   for (fam.passes = 0;; fam.passes++) {
     const auto answered = fam.answered;
     drop_file_pages(fam, all);
-    if (auto r = flush_family(fam); !r)
-      ETCFS_LOG_ERROR("write-back failed while a lock was given up",
-                      log::field("family", fam.family.v),
-                      log::field("reason", reason_name(r.error())));
+    flush_family(fam);
     if (fam.answered == answered) return;
   }
 }
@@ -103,9 +103,7 @@ std::vector<meta::Mutation> Core::prepare_release(Family f, LockModes keep) {
   d.locks.close(f, keep);
   if (files_go || files_shared) {
     fam->unpinned.wait([&] { return (files_go ? fam->pins : fam->writer_pins) == 0; });
-    if (auto r = flush_family(*fam); !r)
-      ETCFS_LOG_ERROR("write-back failed while a lock was given up", log::field("family", f.v),
-                      log::field("reason", reason_name(r.error())));
+    flush_family(*fam);
   }
   if (have.names == LockMode::kExclusive && keep.names != LockMode::kExclusive && fam->dir &&
       fam->dir->rec.birth_family == f && fam->dir->rec.birth_bound > fam->birth_next) {

@@ -151,7 +151,7 @@ static Result<Born> give_birth(Core& c, Attempt& a, const Caller& caller, Ino pa
   Born born;
   born.step = c.append(std::move(step));
   born.inode = inode;
-  born.entry = c.entry_of(*dir, name, *dir->find(name), inode);
+  born.entry = c.entry_of(*dir, *dir->find(name), inode);
   return born;
 }
 

@@ -46,7 +46,7 @@ Result<Entry> Filesystem::link(const Caller&, Ino ino, Ino new_parent, std::stri
     c.put_inode(step, *dir->dir);
     Out o;
     o.step = c.append(std::move(step));
-    o.entry = c.entry_of(*dir, new_name, *dir->find(new_name), *inode);
+    o.entry = c.entry_of(*dir, *dir->find(new_name), *inode);
     return o;
   }));
   ETCFS_CHECK(c.finish(out.step));

@@ -32,22 +32,16 @@ Result<Entry> Filesystem::lookup(const Caller&, Ino parent, std::string_view nam
       // A directory that another node holds need not be waited for: number and type, zero timeout.
       if (entry->ino.is_directory() &&
           c.d.locks.usable(entry->ino.family()).names == LockMode::kNone) {
-        if (tried) return c.entry_of(*dir, name, *entry, nullptr);
+        if (tried) return c.entry_of(*dir, *entry, nullptr);
         ahead.push_back(entry->ino.family());
         return Entry{};
       }
-      auto inode = a.inode(entry->ino, LockMode::kShared);
-      if (!inode && inode.error() == Reason::kStale) return Reason::kCorrupt;
-      if (!inode) return inode.error();
-      return c.entry_of(*dir, name, *entry, *inode);
+      ETCFS_TRY(InodeRef inode, a.named_inode(*entry, LockMode::kShared));
+      return c.entry_of(*dir, *entry, inode);
     });
     if (ahead.empty()) return result;
     tried = true;
-    const LockMode mode = c.alone() ? LockMode::kExclusive : LockMode::kShared;
-    // A courtesy: what it did not get, the answer does without.
-    if (auto r = c.d.locks.acquire_ahead(ahead, {mode, mode});
-        !r && (r.error() == Reason::kFenced || r.error() == Reason::kShutdown))
-      return r.error();
+    ETCFS_CHECK(c.acquire_free(ahead, c.reading_mode()));
   }
 }
 

@@ -19,17 +19,8 @@ struct Side {
 
 // kNotFound where it does not exist.
 Result<void> find(Attempt& a, Side& side) {
-  switch (a.entry(*side.dir, side.name, &side.entry)) {
-    case Attempt::Found::kMissing:
-      return Reason::kRetry;
-    case Attempt::Found::kNo:
-      return Reason::kNotFound;
-    case Attempt::Found::kYes:
-      break;
-  }
-  auto inode = a.inode(side.entry->ino, LockMode::kExclusive);
-  if (!inode) return inode.error() == Reason::kStale ? Reason::kCorrupt : inode.error();
-  side.inode = *inode;
+  ETCFS_TRY(side.entry, a.existing(*side.dir, side.name));
+  ETCFS_TRY(side.inode, a.named_inode(*side.entry, LockMode::kExclusive));
   return {};
 }
 

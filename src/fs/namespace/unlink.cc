@@ -7,36 +7,27 @@ namespace etcfs::fs {
 // Takes one link from a file whose entry goes away, in the same step. The last one: the inode goes
 // too, unless it is open somewhere or has blocks to be freed; then it becomes an orphan, and the
 // reaper does the rest.
-static void drop_link(Core& c, InodeRef inode, WallTime when, meta::Step& step) {
+void Core::drop_entry_target(InodeRef inode, WallTime when, meta::Step& step) {
   InodeState& file = *inode;
   ETCFS_ASSERT(file.rec.nlink > 0);
   file.rec.nlink--;
   file.rec.ctime = when;
   if (file.rec.nlink > 0) {
-    c.put_inode(step, file);
+    put_inode(step, file);
     return;
   }
   const Ino ino = file.ino;
-  FamilyState& fam = c.family(ino.family());
-  auto held = fam.holds.lower_bound({ino, NodeName()});
-  const bool used_elsewhere = held != fam.holds.end() && held->first == ino;
-  const bool simple = !file.is_regular() || !c.io.has_blocks_or_dirty(file);
-  if (simple && !used_elsewhere && !c.is_open(ino) && file.pins == 0) {
-    step.erase(c.d.keys.inode(ino));
-    file.gone = true;
-    if (file.is_regular()) c.io.drop(file);
-    fam.files.erase(ino.index());
-    if (!fam.files_complete) fam.deleted.insert(ino.index());
-    c.cached_inodes--;
+  const bool used = is_open(ino) || family(ino.family()).held_elsewhere(ino);
+  const bool simple = !file.is_regular() || !io.has_blocks_or_dirty(file);
+  if (simple && !used && file.pins == 0) {
+    step.erase(d.keys.inode(ino));
+    if (file.is_regular()) io.drop(file);
+    forget_file(file);
     return;
   }
-  step.put(c.d.keys.orphan(ino), meta::encode_orphan());
-  c.put_inode(step, file);
-  if (!used_elsewhere && !c.is_open(ino)) c.queue_reap(ino);
-}
-
-void Core::drop_entry_target(InodeRef inode, WallTime when, meta::Step& step) {
-  drop_link(*this, std::move(inode), when, step);
+  step.put(d.keys.orphan(ino), meta::encode_orphan());
+  put_inode(step, file);
+  if (!used) queue_reap(ino);
 }
 
 Result<void> Filesystem::unlink(const Caller&, Ino parent, std::string_view name) {
@@ -47,23 +38,14 @@ Result<void> Filesystem::unlink(const Caller&, Ino parent, std::string_view name
     FamilyState* dir = a.both(parent.family(), LockMode::kExclusive, LockMode::kExclusive);
     if (!dir) return Reason::kRetry;
     if (!dir->dir) return Reason::kStale;
-    DirEntry* entry = nullptr;
-    switch (a.entry(*dir, name, &entry)) {
-      case Attempt::Found::kMissing:
-        return Reason::kRetry;
-      case Attempt::Found::kNo:
-        return Reason::kNotFound;
-      case Attempt::Found::kYes:
-        break;
-    }
+    ETCFS_TRY(DirEntry * entry, a.existing(*dir, name));
     if (entry->type == static_cast<std::uint8_t>(FileType::kDirectory)) return Reason::kIsDirectory;
-    auto inode = a.inode(entry->ino, LockMode::kExclusive);
-    if (!inode) return inode.error() == Reason::kStale ? Reason::kCorrupt : inode.error();
+    ETCFS_TRY(InodeRef inode, a.named_inode(*entry, LockMode::kExclusive));
     const WallTime when = c.wall();
     meta::Step step;
     step.erase(c.d.keys.dirent(parent, name));
     dir->erase(name);
-    drop_link(c, *inode, when, step);
+    c.drop_entry_target(inode, when, step);
     c.touch_dir(*dir->dir, when);
     c.put_inode(step, *dir->dir);
     return c.append(std::move(step));
@@ -103,15 +85,7 @@ Result<void> Filesystem::rmdir(const Caller&, Ino parent, std::string_view name)
     FamilyState* dir = a.names(parent.family(), LockMode::kExclusive);
     if (!dir) return Reason::kRetry;
     if (!dir->dir) return Reason::kStale;
-    DirEntry* entry = nullptr;
-    switch (a.entry(*dir, name, &entry)) {
-      case Attempt::Found::kMissing:
-        return Reason::kRetry;
-      case Attempt::Found::kNo:
-        return Reason::kNotFound;
-      case Attempt::Found::kYes:
-        break;
-    }
+    ETCFS_TRY(DirEntry * entry, a.existing(*dir, name));
     if (entry->type != static_cast<std::uint8_t>(FileType::kDirectory))
       return Reason::kNotDirectory;
     FamilyState* victim = a.names(entry->ino.family(), LockMode::kExclusive);
