@@ -93,7 +93,7 @@ def mount_ext4(bed, size):
 def one_node(args, bed, out):
     device, ext4 = mount_ext4(bed, args.size)
     bed.make_device(args.size)
-    bed.mkfs()
+    bed.mkfs("--overwrite", "in-place")
     point = bed.mount("a", *args.mount_option)
     helper = pathlib.Path(testbed.__file__)
     remount = f"{sys.executable} {helper} remount {bed.dir} a"
@@ -135,7 +135,7 @@ def count_transactions(args, bed, out, point):
 
 def two_nodes(args, bed, out):
     bed.make_device(args.size)
-    bed.mkfs()
+    bed.mkfs("--overwrite", "in-place")
     a, b = (bed.mount(n, *args.mount_option) for n in "ab")
     fsbench(args, "etcfs", out / "two.json", "two,vis", "--a", str(a), "--b", str(b))
     subprocess.run([sys.executable, args.fsbench, "compare", str(out / "two.json")], check=True)

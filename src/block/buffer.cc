@@ -30,8 +30,8 @@ namespace {
 constexpr std::size_t kSlabBytes = 2 * kMiB;
 constexpr std::size_t kSlabClasses = 3;  // 4K, 16K, 64K
 constexpr std::size_t kClasses = 5;      // and 256K, 1M
-constexpr std::size_t kMaxEmptySlabs = 4;
-constexpr std::size_t kMaxKept[kClasses] = {0, 0, 0, 64, 32};  // 16 MiB and 32 MiB
+constexpr std::size_t kMaxEmptySlabs[kSlabClasses] = {16, 4, 4};
+constexpr std::size_t kMaxKept[kClasses] = {0, 0, 0, 64, 96};  // 16 MiB and 96 MiB
 
 constexpr std::size_t class_bytes(std::size_t c) { return std::size_t{4096} << (2 * c); }
 
@@ -106,6 +106,8 @@ Slab* map_slab(std::size_t piece) {
   if (aligned != at) ::munmap(raw, aligned - at);
   const std::size_t tail = at + kSlabBytes - aligned;
   if (tail != 0) ::munmap(reinterpret_cast<void*>(aligned + kSlabBytes), tail);
+  // One fault for a whole slab instead of one a page; a kernel without huge pages refuses, no harm.
+  ::madvise(reinterpret_cast<void*>(aligned), kSlabBytes, MADV_HUGEPAGE);
   auto* slab = new (reinterpret_cast<void*>(aligned)) Slab;
   slab->piece = static_cast<std::uint32_t>(piece);
   slab->fresh = static_cast<std::uint32_t>(piece);  // piece 0 is (or begins with) the header
@@ -150,7 +152,7 @@ void slab_free(std::size_t cls, std::byte* p) {
     const bool was_full = s->full();
     s->free = new (p) Free{s->free};
     if (was_full) link(c, s);
-    if (--s->used == 0 && ++c.empty_slabs > kMaxEmptySlabs) {
+    if (--s->used == 0 && ++c.empty_slabs > kMaxEmptySlabs[cls]) {
       --c.empty_slabs;
       unlink(c, s);
       surplus = s;

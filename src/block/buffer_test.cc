@@ -74,16 +74,17 @@ TEST(Buffer, ManySmallOnesCostLittleMoreThanTheirSize) {
     if (f) std::fclose(f);
     return pages * 4096l;
   };
+  constexpr std::size_t kCount = 16'384;
   std::vector<Buffer> held;
-  held.reserve(8192);
+  held.reserve(kCount);
   const long before = resident();
-  for (int i = 0; i < 8192; ++i) {
+  for (std::size_t i = 0; i < kCount; ++i) {
     held.push_back(Buffer::allocate(4096));
     std::memset(held.back().data(), 1, 4096);
   }
-  EXPECT_LT(resident() - before, 8192 * 4096l + 8 * 1024 * 1024);
+  EXPECT_LT(resident() - before, static_cast<long>(kCount) * 4096 + 8 * 1024 * 1024);
   held.clear();
-  EXPECT_LT(resident() - before, 12 * 1024 * 1024);  // and most of it goes back
+  EXPECT_LT(resident() - before, 40 * 1024 * 1024);  // but for a reserve, it goes back
 }
 
 }  // namespace

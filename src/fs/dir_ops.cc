@@ -85,8 +85,7 @@ Result<void> Filesystem::readdir(Ino ino, Handle, std::uint64_t offset, bool plu
         want.push_back(ino.family());  // only if it disturbs nobody
         return {};
       }
-      if (offset == 0) c.walk_from(*dir);
-      if (plus && !waited_ahead && offset == 0 && !c.walk_queue.empty()) {
+      if (offset == 0 && c.walk_from(*dir) && plus && !waited_ahead) {
         ahead = true;
         return {};
       }

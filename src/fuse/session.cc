@@ -218,6 +218,7 @@ void Session::Impl::work() {
     if (got == Got::kNothing) {
       more_hint = std::max(0, more_hint - kHintPerMiss);
       if (!wait_for_work(self)) break;
+      served = 0;  // what comes now was not found by looking
       continue;
     }
     if (served > 0) more_hint = kHintAfterHit;

@@ -21,7 +21,7 @@ namespace {
 using log::field;
 
 constexpr Nanos kTxnDeadline = 5s;
-constexpr Nanos kGather = 8ms;  // steps that nobody waits for may wait for company this long
+constexpr Nanos kGather = 50ms;  // steps that nobody waits for may wait for company this long
 constexpr Nanos kFirstBackoff = 5ms, kLastBackoff = 1s, kSlowRetry = 500ms;
 constexpr Nanos kQueueTime = 50ms;  // the queue is about this much of etcd's present speed …
 constexpr std::size_t kLeastQueued = 4000;  // … but never less steps than that
@@ -56,7 +56,7 @@ struct CommitStream::Impl {
 
   bool full() const { return queue.size() >= queue_cap || queued_bytes >= limits.queued_bytes; }
   bool urgent() const {
-    return waiting > 0 || stopping || full() || queued_ops >= room.ops + room.ops / 2;
+    return waiting > 0 || stopping || full() || batch_full;
   }
   void hurry() {
     if (gathering) hurry_cond.notify_one();
@@ -71,7 +71,7 @@ struct CommitStream::Impl {
   std::optional<rt::Group> group;
 
   std::deque<Queued> queue;  // steps committed + 1 … appended
-  std::size_t queued_bytes = 0, queued_ops = 0;
+  std::size_t queued_bytes = 0;
   StepNo committed, appended, sent;  // sent: the highest number that was ever in a transaction
   std::size_t queue_cap = kLeastQueued;
   double steps_per_second = 0;
@@ -80,7 +80,7 @@ struct CommitStream::Impl {
   Txn txn;  // kept for its capacity
   Time last_sent{};
   std::size_t waiting = 0;  // fibers that wait for a commit or for room
-  bool gathering = false, stopping = false, ended = true, is_fenced = false;
+  bool gathering = false, batch_full = false, stopping = false, ended = true, is_fenced = false;
   bool full_logged = false;
   rt::Condition work_cond, hurry_cond, committed_cond, room_cond, ended_cond;
   Counters counters;
@@ -98,19 +98,21 @@ void CommitStream::Impl::run() {
   ended_cond.notify_all();
 }
 
+// Fills the batch from the head of the queue; append() goes on with it while `gathering`.
 void CommitStream::Impl::gather() {
   rt::yield();  // whoever is ready now may still add to the batch
+  batch.clear();
+  batch_full = false;
+  for (Queued& q : queue)
+    if (!(gathering = batch.add(q.step, room))) break;
+  batch_full = !gathering;
   const Time until = last_sent + kGather;
-  gathering = true;
   while (!urgent() && rt::now() < until)
     if (!hurry_cond.wait_until(until)) break;
   gathering = false;
 }
 
 void CommitStream::Impl::send() {
-  batch.clear();
-  for (Queued& q : queue)
-    if (!batch.add(q.step, room)) break;
   const StepNo last{committed.v + batch.steps()};
   sent = std::max(sent, last);
   txn.compares.clear();
@@ -216,7 +218,6 @@ void CommitStream::Impl::commit_to(StepNo step) {
     Queued q = std::move(queue.front());
     queue.pop_front();
     queued_bytes -= q.bytes;
-    queued_ops -= q.step.mutations.size();
     ++committed.v;
     ++counters.steps;
     if (q.step.on_commit) q.step.on_commit();
@@ -236,7 +237,7 @@ void CommitStream::Impl::fence(const char* why) {
   is_fenced = true;
   batch.clear();
   queue.clear();
-  queued_bytes = queued_ops = 0;
+  queued_bytes = 0;
   committed_cond.notify_all();
   room_cond.notify_all();
   auto fns = std::move(fenced_fns);
@@ -306,10 +307,12 @@ StepNo CommitStream::append(Step step) {
   for (const Mutation& m : step.mutations) bytes += CommitBatch::cost(m);
   ETCFS_ASSERT(bytes <= s.limits.txn_bytes);
   s.queued_bytes += bytes;
-  s.queued_ops += step.mutations.size();
   s.queue.push_back({std::move(step), bytes});
   if (s.queue.size() == 1) s.work_cond.notify_one();
-  if (s.gathering && s.urgent()) s.hurry();
+  if (s.gathering) {
+    if (!s.batch_full) s.batch_full = !s.batch.add(s.queue.back().step, s.room);
+    if (s.urgent()) s.hurry();
+  }
   return s.appended;
 }
 

@@ -9,6 +9,7 @@ namespace {
 constexpr Nanos kDeadline = std::chrono::seconds(30);
 constexpr std::size_t kAheadBatch = 40;
 constexpr std::size_t kAheadMost = 600;  // families got ahead and not used yet
+constexpr std::size_t kWalkLooks = 10'000;  // entries looked at without a pause
 }  // namespace
 
 void Core::queue_reap(Ino ino) {
@@ -94,39 +95,57 @@ Result<void> Core::walk_orphans() {
   }
 }
 
-// A listing was opened: queue its subdirectories, so that `find`, `du` and `ls -R` find them
-// loaded.
-void Core::walk_from(FamilyState& fam) {
-  if (fam.walked || !fam.names_loaded) return;
+// A listing was opened: its subdirectories are wanted soon, so that `find`, `du` and `ls -R` find
+// them loaded. True: some of them may be on their way now.
+bool Core::walk_from(FamilyState& fam) {
+  if (fam.walked || !fam.names_loaded || !fam.dir || fam.dir->rec.nlink <= 2) return false;
   fam.walked = true;
-  std::size_t queued = 0;
-  for (const auto& [name, entry] : fam.entries)
-    if (entry.type == static_cast<std::uint8_t>(FileType::kDirectory) &&
-        !find_family(entry.ino.family())) {
-      walk_queue.push_back(entry.ino);
-      if (++queued >= kAheadMost) break;
+  walk_stack.push_back({fam.family, 0});
+  work.notify_all();
+  return ahead_unused < kAheadMost;
+}
+
+// The next families in the order in which a walk of the tree comes to them.
+std::vector<Family> Core::next_to_walk(std::size_t most) {
+  std::vector<Family> batch;
+  std::size_t looked_at = 0;
+  while (!walk_stack.empty() && batch.size() < most) {
+    WalkPlace& place = walk_stack.back();
+    FamilyState* dir = find_family(place.directory);
+    if (!dir || !dir->names_loaded) {
+      walk_stack.pop_back();
+      continue;
     }
-  if (queued) work.notify_all();
+    dir->keep_order();
+    auto it = dir->order.upper_bound(place.cookie);
+    for (; it != dir->order.end() && batch.size() < most && looked_at < kWalkLooks; ++it) {
+      ++looked_at;
+      place.cookie = it->first;
+      const DirEntry& entry = it->second->second;
+      if (entry.ino.is_directory() && !find_family(entry.ino.family()))
+        batch.push_back(entry.ino.family());
+    }
+    if (it == dir->order.end()) walk_stack.pop_back();
+    if (looked_at >= kWalkLooks) break;
+  }
+  return batch;
 }
 
 void Core::walk_loop() {
   for (;;) {
-    work.wait([&] { return stopping || (!walk_queue.empty() && ahead_unused < kAheadMost); });
+    work.wait([&] { return stopping || (!walk_stack.empty() && ahead_unused < kAheadMost); });
     if (stopping) return;
-    std::vector<Family> batch;
-    const std::size_t most = std::min(kAheadBatch, d.stream.limits().txn_ops / 3);
-    while (!walk_queue.empty() && batch.size() < most) {
-      Family f = walk_queue.back().family();
-      walk_queue.pop_back();
-      if (!find_family(f)) batch.push_back(f);
-    }
-    if (!batch.empty()) {
+    const std::vector<Family> batch =
+        next_to_walk(std::min(kAheadBatch, d.stream.limits().txn_ops / 3));
+    if (batch.empty()) {
+      rt::yield();
+    } else {
       if (!acquire_free(batch, reading_mode())) return;
-      for (Family f : batch)
-        if (FamilyState* fam = find_family(f); fam && fam->names_loaded && !fam->ahead) {
+      for (auto f = batch.rbegin(); f != batch.rend(); ++f)  // the first one is to be on top
+        if (FamilyState* fam = find_family(*f); fam && fam->names_loaded && !fam->ahead) {
           fam->ahead = true;
           ahead_unused++;
-          if (ahead_unused < kAheadMost) walk_from(*fam);
+          walk_from(*fam);
         }
     }
     walk_progress.notify_all();

@@ -124,8 +124,10 @@ Entry Core::negative(FamilyState& parent, std::string_view name) {
   e.entry_timeout = name_timeout(parent);
   if (e.entry_timeout.count()) {
     const Time until = now() + e.entry_timeout + kAnswerSlack;
-    if (parent.negatives.size() > 4096)
+    if (parent.negatives.size() >= parent.negatives_sweep) {
       std::erase_if(parent.negatives, [t = now()](const auto& n) { return n.second <= t; });
+      parent.negatives_sweep = std::max(kLeastSweep, 2 * parent.negatives.size());
+    }
     parent.negatives.insert_or_assign(std::string(name), until);
     parent.names_until = std::max(parent.names_until, until);
   }

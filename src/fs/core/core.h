@@ -114,7 +114,11 @@ struct Core : cluster::LockClient {
 
   // background work
   std::vector<Ino> reap_queue;
-  std::vector<Ino> walk_queue;
+  struct WalkPlace {
+    Family directory;
+    std::uint64_t cookie = 0;  // its entries up to here have been walked
+  };
+  std::vector<WalkPlace> walk_stack;
   rt::Condition work;
   rt::Condition walk_progress;
   std::size_t ahead_unused = 0;
@@ -209,7 +213,8 @@ struct Core : cluster::LockClient {
   void reap_loop();
   Result<void> reap(Ino ino);
   void walk_loop();
-  void walk_from(FamilyState& fam);
+  bool walk_from(FamilyState& fam);
+  std::vector<Family> next_to_walk(std::size_t most);
   void budget_loop();
   Result<void> walk_orphans();
   void queue_reap(Ino ino);

@@ -25,6 +25,8 @@
 
 namespace etcfs::fs {
 
+inline constexpr std::size_t kLeastSweep = 4096;
+
 struct StringHash {
   using is_transparent = void;
   std::size_t operator()(std::string_view s) const { return std::hash<std::string_view>{}(s); }
@@ -53,6 +55,7 @@ struct FamilyState {
   bool listed = false;                                  // order is kept from the first listing on
   std::map<std::uint64_t, Entries::value_type*> order;  // by cookie
   std::unordered_map<std::string, Time, StringHash, std::equal_to<>> negatives;  // told the kernel
+  std::size_t negatives_sweep = kLeastSweep;  // so many: those that have run out are removed
   Time names_until{};  // no name was handed out beyond
 
   // files part

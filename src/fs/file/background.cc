@@ -25,7 +25,8 @@ void FileIo::Impl::background() {
       continue;
     }
     const Time before = rt::now();
-    std::vector<Part> parts = pick(over_half(), nullptr);
+    std::vector<Part> parts = pick_stream();
+    if (parts.empty()) parts = pick(over_half(), nullptr);
     if (!parts.empty()) {
       if (!dirty_files.empty()) wake.notify_one();
       run_background(std::move(parts));
@@ -55,19 +56,38 @@ std::vector<FileIo::Impl::Part> FileIo::Impl::pick(bool urgent, const Family* fa
       continue;
     }
     if (family && inode->ino.family() != *family) continue;
-    if (data.retry_at > now || data.write_turn.locked()) continue;
-    const bool pins = !family && pin;
-    if (pins && !pin(*inode)) continue;
-    parts.emplace_back(inode);
-    parts.back().pinned = pins;
-    parts.back().write_turn = std::unique_lock(data.write_turn, std::try_to_lock);
-    ETCFS_ASSERT(parts.back().write_turn.owns_lock());
+    if (!pick_one(inode, family, parts)) continue;
     bytes += data.dirty_blocks * kBlockBytes;
     if (bytes >= round_bytes() || parts.size() >= kRoundFiles) break;
   }
   // Files of one directory were born one after the other: their data is to lie so, too.
   std::sort(parts.begin(), parts.end(),
             [](const Part& a, const Part& b) { return a.inode->ino < b.inode->ino; });
+  return parts;
+}
+
+bool FileIo::Impl::pick_one(const InodeRef& inode, const Family* family,
+                            std::vector<Part>& parts) {
+  FileData& data = *inode->data;
+  if (data.retry_at > rt::now() || data.write_turn.locked()) return false;
+  const bool pins = !family && pin;
+  if (pins && !pin(*inode)) return false;
+  parts.emplace_back(inode);
+  parts.back().pinned = pins;
+  parts.back().write_turn = std::unique_lock(data.write_turn, std::try_to_lock);
+  ETCFS_ASSERT(parts.back().write_turn.owns_lock());
+  return true;
+}
+
+std::vector<FileIo::Impl::Part> FileIo::Impl::pick_stream() {
+  std::vector<Part> parts;
+  while (parts.empty() && !streams.empty()) {
+    const InodeRef inode = streams.front();
+    streams.pop_front();
+    const DataUse data(inode);  // frees it if only this list kept it
+    data->streaming = false;
+    if (data->listed && !inode->gone) pick_one(inode, nullptr, parts);
+  }
   return parts;
 }
 

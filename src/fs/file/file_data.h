@@ -99,13 +99,14 @@ struct FileData {
   std::uint64_t tail_block = 0;  // clean copy of the partial last block, for appends
   block::Buffer tail;
 
+  bool streaming = false;  // in the list of files whose write-back should begin
   bool listed = false;  // in the list of files with something to flush
   std::list<InodeRef>::iterator place;
   Time since{};
   std::uint32_t users = 0;  // fibers that are using this object
 
   bool idle() const {
-    return users == 0 && !listed && dirty.empty() && sets.empty() && cut == kNoCut &&
+    return users == 0 && !listed && !streaming && dirty.empty() && sets.empty() && cut == kNoCut &&
            external.empty() && !tail && !error;
   }
   // Bytes of `block` in memory and for how many blocks from there, or null and for how many blocks

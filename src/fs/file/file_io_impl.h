@@ -22,6 +22,9 @@ namespace etcfs::fs {
 
 inline constexpr std::uint64_t kRoundBytes = 64 * kMiB;  // of one background write-back, at most
 inline constexpr std::size_t kRoundFiles = 2000;
+// A file with this much to write is being streamed: its write-back begins at once, so that it keeps
+// pace with the writer and few buffers, lately used, carry it.
+inline constexpr std::uint64_t kStreamBytes = 32 * kMiB;
 inline constexpr std::uint64_t kRequestBlocks = 256;  // of one device request
 inline constexpr std::size_t kRequestsInFlight = 32;
 inline constexpr unsigned kWriterFibers = 2;  // one writes while the other flushes
@@ -133,6 +136,9 @@ struct FileIo::Impl {
   bool over_half() const { return dirty_blocks * kBlockBytes * 2 > d.dirty_bytes; }
   // Parts in their write turn, pinned; of that family only (and not pinned) when given.
   std::vector<Part> pick(bool urgent, const Family* family);
+  // Takes the file's write turn, and its pin unless it is of `family`; false: not now.
+  bool pick_one(const InodeRef& inode, const Family* family, std::vector<Part>& parts);
+  std::vector<Part> pick_stream();
   void run_background(std::vector<Part> parts);
   Result<void> sync_all();
   Result<void> sync_listed(const std::function<bool(const FileData&)>& wanted);
@@ -150,6 +156,7 @@ struct FileIo::Impl {
   std::optional<rt::Group> group;
 
   std::list<InodeRef> dirty_files;  // in order of `since`
+  std::deque<InodeRef> streams;     // with more than kStreamBytes in `dirty`; data->streaming
   std::uint64_t dirty_blocks = 0;   // over all files, write sets included
   std::uint64_t cursor = 0;         // where the data of the next new file goes
   std::set<std::uint64_t> rounds;   // background write-backs under way

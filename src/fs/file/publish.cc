@@ -45,6 +45,9 @@ void FileIo::Impl::publish(Part& part, bool data_only) {
     part.result = Reason::kRetry;
   }
   const std::uint64_t base = carries_cut ? std::min(inode.rec.size, data.cut) : inode.rec.size;
+  // A set that took only a part was given its size by what was published then; a set before it may
+  // have made the file longer since.
+  size = std::max(size, base);
   if (failed) limit = std::min(limit, std::max(blocks_of(base), *failed));
   if (limit < blocks_of(size)) size = std::max(base, std::min(size, limit << kBlockShift));
 

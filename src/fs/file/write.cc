@@ -51,6 +51,12 @@ Result<std::uint64_t> FileIo::Impl::write(const InodeRef& inode, std::uint64_t o
   inode->size = std::max(inode->size, plan.end);
   touch_times(*inode);
   list(inode);
+  if (data->dirty_blocks * kBlockBytes >= kStreamBytes && !data->streaming &&
+      !data->write_turn.locked()) {
+    data->streaming = true;
+    streams.push_back(inode);
+    wake.notify_one();
+  }
   return offset;
 }
 
