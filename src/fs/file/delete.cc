@@ -6,7 +6,10 @@
 namespace etcfs::fs {
 
 bool FileIo::Impl::deletion_may_block(const InodeState& inode) const {
-  if (!inode.extents_loaded) return true;
+  constexpr std::size_t kFewExtents = 8;
+  if (!inode.extents_loaded || inode.rec.external_extents ||
+      inode.rec.extents.size() > kFewExtents)
+    return true;
   const FileData* data = inode.data.get();
   return data && (data->write_turn.locked() || data->publish_turn.locked() || data->lock.in_use());
 }

@@ -174,10 +174,6 @@ void FileIo::drop(InodeState& inode) {
 Result<void> FileIo::add_deletion(const InodeRef& inode, meta::Step& step) {
   return impl_->add_deletion(inode, step);
 }
-bool FileIo::has_blocks_or_dirty(const InodeState& inode) const {
-  return inode.rec.external_extents || !inode.rec.extents.empty() || is_dirty(inode) ||
-         impl_->deletion_may_block(inode);
-}
 bool FileIo::deletion_may_block(const InodeState& inode) const {
   return impl_->deletion_may_block(inode);
 }

@@ -72,9 +72,7 @@ class FileIo {
   // x/ keys and what frees its blocks. More steps than one where it does not fit: then the earlier
   // ones are appended inside (a smaller file that is still legal) and `step` gets the rest.
   Result<void> add_deletion(const InodeRef& inode, meta::Step& step);
-  bool has_blocks_or_dirty(const InodeState& inode) const;  // false: add_deletion never blocks
-  // The same question asked sharply: a clean file with inline extents has blocks and yet does not
-  // block.
+  // False: add_deletion() would not block now, and would need no step of its own.
   bool deletion_may_block(const InodeState& inode) const;
   Result<std::uint64_t> seek(const InodeRef& inode, std::uint64_t offset, SeekWhat what);
   // st_blocks, counting dirty blocks that have no place yet.

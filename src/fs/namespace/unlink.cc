@@ -4,9 +4,9 @@
 
 namespace etcfs::fs {
 
-// Takes one link from a file whose entry goes away, in the same step. The last one: the inode goes
-// too, unless it is open somewhere or has blocks to be freed; then it becomes an orphan, and the
-// reaper does the rest.
+// Takes one link from a file whose entry goes away, in the same step. The last one: the inode and
+// its blocks go too, unless it is open somewhere, or busy, or has more to free than the step should
+// carry; then it becomes an orphan, and the reaper does the rest. Does not block.
 void Core::drop_entry_target(InodeRef inode, WallTime when, meta::Step& step) {
   InodeState& file = *inode;
   ETCFS_ASSERT(file.rec.nlink > 0);
@@ -18,10 +18,12 @@ void Core::drop_entry_target(InodeRef inode, WallTime when, meta::Step& step) {
   }
   const Ino ino = file.ino;
   const bool used = is_open(ino) || family(ino.family()).held_elsewhere(ino);
-  const bool simple = !file.is_regular() || !io.has_blocks_or_dirty(file);
+  const bool simple = !file.is_regular() || !io.deletion_may_block(file);
   if (simple && !used && file.pins == 0) {
-    step.erase(d.keys.inode(ino));
-    if (file.is_regular()) io.drop(file);
+    if (file.is_regular())
+      ETCFS_ASSERT(io.add_deletion(inode, step));
+    else
+      step.erase(d.keys.inode(ino));
     forget_file(file);
     return;
   }
