@@ -371,7 +371,7 @@ History::Verdict Search::run() {
     if (!verdict_.right) {
       verdict_.text += "\n the operations before it:";
       std::size_t n = 0;
-      for (std::uint64_t p = position > 60 ? position - 60 : 0; p < position; p++, n++) {
+      for (std::uint64_t p = position > 120 ? position - 120 : 0; p < position; p++, n++) {
         const History::Event& b = h_.events_[p];
         if (b.type == History::Event::Type::kReturn)
           verdict_.text += "\n  " + to_string(b.record->op, *b.record->outcome);
@@ -380,6 +380,10 @@ History::Verdict Search::run() {
             verdict_.text +=
                 fmt::format("\n  crash of node{} (committed {})", c.node, c.committed.v);
       }
+      verdict_.text += "\n operations under way:";
+      for (const Record* p : pending_)
+        verdict_.text += "\n  " + (p->outcome ? to_string(p->op, *p->outcome) + " (later)"
+                                              : to_string(p->op) + " (never answered)");
       return verdict_;
     }
   }

@@ -42,39 +42,40 @@ Result<AttrReply> Filesystem::getattr(Ino ino) {
 
 Result<AttrReply> Filesystem::setattr(const Caller&, Ino ino, const SetAttr& set) {
   Impl& c = *impl_;
-  bool sized = false;
-  struct Out {
-    AttrReply reply;
-    StepNo step;
+  InodeRef resized;
+  StepNo done;
+  AttrReply reply;
+  const auto change = [&](InodeState& file) {
+    apply(file.rec, set, c.wall());
+    meta::Step step;
+    c.put_inode(step, file);
+    done = c.append(std::move(step));
+    reply = c.reply_of(file);
   };
-  for (;;) {
-    InodeRef target;
-    ETCFS_TRY(Out out, c.run(true, [&](Attempt& a) -> Result<Out> {
-      if (c.dead_dirs.contains(ino)) return Reason::kNotFound;
-      auto inode = a.inode(ino, LockMode::kExclusive);
-      if (!inode) return inode.error();
-      InodeState& file = **inode;
-      if (set.size && !file.is_regular())
-        return file.is_dir() ? Reason::kIsDirectory : Reason::kInvalid;
-      if (set.size && !sized) {
-        target = *inode;
-        return Out{};
-      }
-      apply(file.rec, set, c.wall());
-      meta::Step step;
-      c.put_inode(step, file);
-      const StepNo done = c.append(std::move(step));
-      return Out{c.reply_of(file), done};
-    }));
-    if (!target) {
-      ETCFS_CHECK(c.finish(out.step));
-      return out.reply;
+  ETCFS_CHECK(c.run(true, [&](Attempt& a) -> Result<void> {
+    if (c.dead_dirs.contains(ino)) return Reason::kNotFound;
+    auto inode = a.inode(ino, LockMode::kExclusive);
+    if (!inode) return inode.error();
+    InodeState& file = **inode;
+    if (set.size && !file.is_regular())
+      return file.is_dir() ? Reason::kIsDirectory : Reason::kInvalid;
+    if (set.size) {
+      resized = *inode;
+    } else {
+      change(file);
     }
-    Pin pin(c, target);
-    if (*set.size > target->size) c.drop_last_page(*target);
-    ETCFS_CHECK(c.io.truncate(target, *set.size));
-    sized = true;
+    return {};
+  }));
+  if (resized) {
+    const Pin pin(c, resized);
+    if (*set.size > resized->size) c.drop_last_page(*resized);
+    ETCFS_CHECK(c.io.truncate(resized, *set.size));
+    // Nothing blocks from the new size to the answer: others see all of the change or nothing.
+    if (resized->gone) return Reason::kStale;
+    change(*resized);
   }
+  ETCFS_CHECK(c.finish(done));
+  return reply;
 }
 
 Result<std::string> Filesystem::readlink(Ino ino) {
