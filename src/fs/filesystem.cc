@@ -17,10 +17,17 @@ Result<void> Filesystem::start() {
   c.group.spawn([&c] { c.walk_loop(); });
   c.group.spawn([&c] { c.budget_loop(); });
   ETCFS_CHECK(c.load_families());
-  c.d.membership.on_epoch_raised([&c](const NodeName& node, Epoch) {
+  c.d.membership.on_epoch_raised([&c](const NodeName&, Epoch) {
     // A dead node's open files count for nothing any more.
-    for (auto& [f, fam] : c.families)
-      std::erase_if(fam->holds, [&](const auto& h) { return h.second == node; });
+    for (auto& [f, fam] : c.families) {
+      std::vector<std::pair<Ino, NodeName>> voided;
+      std::erase_if(fam->holds, [&](const auto& h) {
+        if (c.d.membership.is_current(h.first.second, h.second)) return false;
+        voided.push_back(h.first);
+        return true;
+      });
+      c.erase_void_holds(f, voided);
+    }
     if (!c.stopping) c.group.spawn([&c] { (void)c.walk_orphans(); });
   });
   return c.walk_orphans();

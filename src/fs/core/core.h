@@ -13,6 +13,7 @@
 #include <memory>
 #include <optional>
 #include <set>
+#include <span>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -219,6 +220,7 @@ struct Core : cluster::LockClient {
   Result<void> walk_orphans();
   void queue_reap(Ino ino);
   void close_hold(Ino ino);  // blocks
+  void erase_void_holds(Family f, std::span<const std::pair<Ino, NodeName>> voided);
 };
 
 // Held while an operation uses an inode across blocking calls.

@@ -63,7 +63,7 @@ struct FamilyState {
   bool files_complete = false;
   std::unordered_map<std::uint32_t, InodeRef> files;
   std::unordered_set<std::uint32_t> deleted;  // while incomplete
-  std::set<std::pair<Ino, NodeName>> holds;   // other nodes' open files, current epochs when loaded
+  std::map<std::pair<Ino, NodeName>, Epoch> holds;  // other nodes' open files, of current epochs
   std::set<Ino> lockable;  // seen under X: no other node has advisory locks on it
   // Indices below it stand under a committed birth bound, or under one that a lost step would take
   // away with the directory itself: only those are given, so that no number is ever given twice.
@@ -87,7 +87,7 @@ struct FamilyState {
 
   bool held_elsewhere(Ino ino) const {  // another node has it open
     auto it = holds.lower_bound({ino, NodeName()});
-    return it != holds.end() && it->first == ino;
+    return it != holds.end() && it->first.first == ino;
   }
   DirEntry* find(std::string_view name) {
     auto it = entries.find(name);

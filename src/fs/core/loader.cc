@@ -88,12 +88,33 @@ void Core::on_granted(Family f, LockModes before, LockModes now, cluster::Family
   const bool again = before.files == LockMode::kNone || now.files == LockMode::kExclusive;
   if (now.files == before.files || !again) return;
   fam.holds.clear();
+  std::vector<std::pair<Ino, NodeName>> voided;
   for (const auto& kv : contents.holds) {
     auto key = d.keys.parse_hold(kv.key);
     auto epoch = meta::decode_hold(kv.value);
     if (!key || !epoch) continue;
-    if (key->node != d.guard.node() && d.membership.is_current(key->node, *epoch))
-      fam.holds.emplace(key->ino, key->node);
+    if (key->node == d.guard.node() ? *epoch == d.guard.epoch()
+                                    : d.membership.is_current(key->node, *epoch)) {
+      if (key->node != d.guard.node()) fam.holds.emplace(std::pair(key->ino, key->node), *epoch);
+    } else {
+      voided.emplace_back(key->ino, key->node);
+    }
+  }
+  erase_void_holds(f, voided);
+}
+
+// Holds of epochs that are over. Under X of the files nobody can put a hold of the family, so
+// what goes is what was seen; the step comes before any release of ours. Else they stay until
+// somebody has X.
+void Core::erase_void_holds(Family f, std::span<const std::pair<Ino, NodeName>> voided) {
+  if (d.locks.usable(f).files != LockMode::kExclusive) return;
+  const std::size_t most = d.stream.limits().txn_ops / 2;
+  while (!voided.empty()) {
+    meta::Step step;
+    for (const auto& [ino, node] : voided.first(std::min(most, voided.size())))
+      step.erase(d.keys.hold(ino, node));
+    voided = voided.subspan(step.mutations.size());
+    append(std::move(step));
   }
 }
 
