@@ -2,9 +2,12 @@
 """ext4 against one EtcFS node, each on a loop device on the same disk, with fsbench.
 
 Called by `./dev bench` with --fsbench PATH; fsbench.py is not part of this tree. All workloads of one
-node run --repeat times and their medians are compared; the order of the two filesystems alternates
+node run --repeat times and their medians are compared; the order of the filesystems alternates
 between workload groups, so that a drift of the machine does not favour one. Results and the table
 are left in --out.
+
+With --floor PATH (of memory_fuse, which `ninja -C build memory_fuse` builds) an in-memory filesystem
+runs the groups meta and tree as well: what FUSE alone costs on this machine.
 """
 
 import argparse
@@ -18,6 +21,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "tests" / "
 import testbed  # noqa: E402
 
 GROUPS = ("meta", "tree", "sync", "data")
+FLOOR_SKIPS = "sync,data"  # they measure the device, and the floor has none
 # At least this much of ext4's speed (1 = ext4's) is the aim.
 AIMS = {
     "create_empty": 0.4, "create_4k": 0.4, "mkdir": 0.4, "rename_same_dir": 0.4, "unlink": 0.4,
@@ -38,6 +42,7 @@ def arguments():
     p.add_argument("--repeat", type=int, default=3, help="runs of each workload; medians count")
     p.add_argument("--scale", default="1.0", help="fsbench's --scale")
     p.add_argument("--only", default=",".join(GROUPS), help="groups or workloads, as fsbench's --only")
+    p.add_argument("--floor", metavar="PATH", help="memory_fuse, to be measured as the floor")
     p.add_argument("--two", action="store_true", help="two nodes: the groups two and vis, EtcFS only")
     p.add_argument("--mount-option", action="append", default=[], help="argument for etcfs (repeatable)")
     return p.parse_args()
@@ -63,21 +68,31 @@ def better_high(unit):
     return unit not in ("s", "ms", "us")
 
 
-def table(ours, ext4):
-    """Aims against what was reached; returns the rows that miss."""
-    print(f"\n{'workload':<20} {'unit':<6} {'ext4':>12} {'etcfs':>12} {'ratio':>7} {'aim':>6}")
+def speed(metric, base):
+    """Speed relative to base's; None where one of the two was not measured."""
+    if not metric or not base or not metric["value"] or not base["value"]:
+        return None
+    ratio = metric["value"] / base["value"]
+    return ratio if better_high(base["unit"]) else 1 / ratio
+
+
+def table(ours, ext4, floor):
+    """Aims against what was reached, and the floor's ratio; returns the rows that miss."""
+    print(f"\n{'workload':<20} {'unit':<6} {'ext4':>12} {'etcfs':>12} {'ratio':>7} {'floor':>7} "
+          f"{'aim':>6}")
     missed = []
     for name, aim in AIMS.items():
-        x, y = ext4["metrics"].get(name), ours["metrics"].get(name)
-        if not x or not y or not x["value"] or not y["value"]:
-            print(f"{name:<20} {'-':<6} {'-':>12} {'-':>12} {'-':>7} {aim:>6}  not measured")
+        x, y = ext4.get(name), ours.get(name)
+        ratio, least = speed(y, x), speed(floor.get(name), x)
+        end = f"{'-' if least is None else f'{least:.2f}':>7} {aim:>6}"
+        if ratio is None:
+            print(f"{name:<20} {'-':<6} {'-':>12} {'-':>12} {'-':>7} {end}  not measured")
             continue
-        ratio = y["value"] / x["value"] if better_high(x["unit"]) else x["value"] / y["value"]
         note = "" if ratio >= aim else "  below"
         if note:
             missed.append(name)
         print(f"{name:<20} {x['unit']:<6} {x['value']:>12.6g} {y['value']:>12.6g} {ratio:>7.2f} "
-              f"{aim:>6}{note}")
+              f"{end}{note}")
     return missed
 
 
@@ -90,7 +105,17 @@ def mount_ext4(bed, size):
     return device, point
 
 
+def mount_floor(bed, program):
+    """Mounts memory_fuse as if it were a node: the bed takes it down like one, come what may."""
+    point = bed.mountpoint("memory")
+    point.mkdir()
+    argv = [str(pathlib.Path(program).resolve()), str(point)]
+    (bed.dir / "nodes" / "memory").write_text(json.dumps(argv))
+    return bed.remount("memory")
+
+
 def one_node(args, bed, out):
+    """Measures; returns the labels of what was measured, each of which has a JSON in out."""
     device, ext4 = mount_ext4(bed, args.size)
     bed.make_device(args.size)
     bed.mkfs("--overwrite", "in-place")
@@ -98,18 +123,22 @@ def one_node(args, bed, out):
     helper = pathlib.Path(testbed.__file__)
     remount = f"{sys.executable} {helper} remount {bed.dir} a"
     remount_ext4 = f"umount {ext4} && mount {device} {ext4}"
-    parts = {"ext4": [], "etcfs": []}
+    runs = [("ext4", ext4, remount_ext4, ()), ("etcfs", point, remount, ())]
+    if args.floor:
+        floor = mount_floor(bed, args.floor)
+        runs.append(("memory", floor, "true", ("--skip", FLOOR_SKIPS)))
+    parts = {label: [] for label, *_ in runs}
     for i, only in enumerate(args.only.split(",")):
-        runs = [("ext4", ext4, remount_ext4), ("etcfs", point, remount)]
-        for label, where, again in runs if i % 2 == 0 else runs[::-1]:
+        for label, where, again, more in runs if i % 2 == 0 else runs[::-1]:
             part = out / f"part-{label}-{only}.json"
-            fsbench(args, label, part, only, "--a", str(where), "--remount-cmd", again)
+            fsbench(args, label, part, only, "--a", str(where), "--remount-cmd", again, *more)
             parts[label].append(part)
     for label, files in parts.items():
         merge(files, out / f"{label}.json")
     # Its own run, so that nothing but the unpacking is counted.
     if any(only in ("tree", "untar") for only in args.only.split(",")):
         count_transactions(args, bed, out, point)
+    return list(parts)
 
 
 def count_transactions(args, bed, out, point):
@@ -154,15 +183,16 @@ def main():
         try:
             if args.two:
                 return two_nodes(args, bed, out)
-            one_node(args, bed, out)
+            labels = one_node(args, bed, out)
         except (testbed.BedError, subprocess.SubprocessError) as e:
             print(f"bench: {e}", file=sys.stderr)
             testbed.show_logs(bed.dir)
             return 1
-    subprocess.run([sys.executable, args.fsbench, "compare", str(out / "ext4.json"),
-                    str(out / "etcfs.json"), "--base", "ext4"], check=True)
-    missed = table(json.loads((out / "etcfs.json").read_text()),
-                   json.loads((out / "ext4.json").read_text()))
+    files = [out / f"{label}.json" for label in labels]
+    subprocess.run([sys.executable, args.fsbench, "compare", *map(str, files), "--base", "ext4"],
+                   check=True)
+    metrics = {label: json.loads(file.read_text())["metrics"] for label, file in zip(labels, files)}
+    missed = table(metrics["etcfs"], metrics["ext4"], metrics.get("memory", {}))
     print("\nall aims are reached" if not missed else f"\nbelow the aim: {', '.join(missed)}")
     return 0
 
