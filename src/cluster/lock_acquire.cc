@@ -166,7 +166,7 @@ LockService::Impl::Attempt LockService::Impl::try_quick(Entry& e, Work& w, LockM
 LockService::Impl::Attempt LockService::Impl::try_take(Entry& e, Work& w, LockModes target) {
   constexpr std::size_t kMostVoid = 16;
   meta::Txn txn;
-  txn.compares = {guard.compare(), none_newer(keys.family_locks(e.family), w.view.locks_at)};
+  txn.compares = {guard.compare(), none_newer(keys.family_locks(e.family), w.view.locks_read_at)};
   const Loads loads = add_grant(txn.success, e.family, e.held, target);
   txn.success.emplace_back(meta::DeleteOp{keys.want(e.family, me.node, me.epoch), {}});
   std::size_t voided = 0;

@@ -45,7 +45,7 @@ SeenWant want_of(const meta::KeyValue& kv) {
 void FamilyView::set_locks(const meta::Keys& keys, const meta::RangeReply& reply, Revision at) {
   if (at < locks_at) return;
   locks.clear();
-  locks_at = at;
+  locks_at = locks_read_at = at;
   for (const meta::KeyValue& kv : reply.kvs)
     if (const auto id = keys.parse_lock(kv.key))
       locks.insert_or_assign({id->node, id->epoch}, lock_of(kv));

@@ -36,6 +36,9 @@ using IsLive = std::function<bool(const HolderId&)>;
 // lock/<family>/ and want/<family>/ as of a revision each. An unreadable record counts as X of all.
 struct FamilyView {
   Revision locks_at, wants_at;
+  // Of the last read of lock/<family>/. A taking compares with this, not with locks_at: a server that
+  // loses an event of a watch may delay us, and never makes two nodes hold X.
+  Revision locks_read_at;
   std::map<HolderId, SeenLock> locks;
   Wants wants;
 

@@ -18,7 +18,7 @@ constexpr std::chrono::seconds kLeaseTtl{10};
 }
 
 meta::Beat Membership::Impl::own_beat() const {
-  return {epoch, host.boot_id, host.machine_id, host.device_dev, host.device_ino};
+  return {epoch, host.boot_id, host.machine_id, host.device_dev, host.device_ino, proven_from};
 }
 
 bool Membership::Impl::pause(Nanos duration) {

@@ -72,7 +72,7 @@ struct Membership::Impl {
   std::vector<std::function<void(const NodeName&, Epoch)>> raised_fns;
   std::vector<std::function<void()>> fenced_fns;
 
-  Epoch epoch;
+  Epoch epoch, proven_from;  // see Beat
   std::int64_t lease = 0;
   // Own proven beats: start of the last one, and since when none was more than TTL/2 after another.
   Time last_beat{}, steady_since{};

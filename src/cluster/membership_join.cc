@@ -122,7 +122,9 @@ Membership::Impl::Taken Membership::Impl::take(const Standing& s, Joined& joined
   no_intent.target = Compare::Target::kVersion;
   no_intent.key = keys.fence(node);
   txn.compares = {std::move(same_epoch), std::move(same_beat), std::move(no_intent)};
-  epoch = mine;
+  epoch = proven_from = mine;
+  const bool gone = s.beat && provably_gone(*s.beat);
+  if (gone) proven_from = s.beat->proven_from;
   txn.success.emplace_back(meta::PutOp{keys.epoch(node), meta::encode_epoch(mine), 0});
   txn.success.emplace_back(meta::PutOp{keys.beat(node), meta::encode(own_beat()), 0});
   txn.success.emplace_back(meta::RangeOp{keys.seq(node), {}});
@@ -144,7 +146,8 @@ Membership::Impl::Taken Membership::Impl::take(const Standing& s, Joined& joined
     }
     joined.seq = *number;
   }
-  if (s.beat && provably_gone(*s.beat)) joined.proven_dead.push_back(s.beat->epoch);
+  if (gone)
+    for (Epoch dead = proven_from; dead <= s.beat->epoch; ++dead.v) joined.proven_dead.push_back(dead);
   if (!s.beat && s.epoch.v > 1) joined.proven_dead.push_back(Epoch{s.epoch.v - 1});
   guard.emplace(keys, node, mine);
   epochs[node] = mine;

@@ -39,7 +39,7 @@ TEST(Config, TakesOptions) {
   const Parsed p = parse(usual({"-o", "ro,noatime", "-o", "sync,readdirplus=never", "--foreground",
                                 "--ttl", "1.5", "--dirty-bytes", "64M", "--log-level", "debug"}));
   ASSERT_TRUE(p.config) << p.text;
-  EXPECT_EQ(p.config->mount.flags, static_cast<unsigned long>(MS_RDONLY | MS_NOATIME));
+  EXPECT_EQ(p.config->mount.flags, static_cast<unsigned long>(MS_RDONLY | MS_NOATIME | MS_SYNCHRONOUS));
   EXPECT_TRUE(p.config->mount.sync);
   EXPECT_EQ(p.config->mount.readdirplus, fuse::ReaddirPlus::kNever);
   EXPECT_TRUE(p.config->foreground);

@@ -82,8 +82,10 @@ std::string apply_one(std::string_view option, Config& c) {
   if (!has_value) {
     if (name == "sync") {
       c.mount.sync = true;
+      c.mount.flags |= MS_SYNCHRONOUS;  // the kernel follows each write with an FSYNC
       return {};
     }
+    if (name == "dirsync") c.mount.sync = true;
     for (const Flag& flag : kFlags) {
       if (flag.name != name) continue;
       c.mount.flags = (c.mount.flags & ~flag.clear) | flag.set;

@@ -58,7 +58,10 @@ struct Node::Impl {
                                                        config.membership);
     ETCFS_TRY(auto joined, membership->join(rt::now() + config.start_timeout));
     guard = std::make_unique<meta::Guard>(keys, config.name, joined.epoch);
-    membership->on_fenced([this] { on_fenced(); });
+    membership->on_fenced([this] {
+      if (stream) stream->fence_now();
+      on_fenced();
+    });
     stream = std::make_unique<meta::CommitStream>(kv, keys, *guard, limits);
     stream->on_fenced([this] { on_fenced(); });
     stream->start(joined.seq);

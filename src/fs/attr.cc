@@ -9,6 +9,7 @@ namespace {
 void apply(meta::Inode& rec, const SetAttr& set, WallTime now) {
   if (set.kill_suidgid) kill_suidgid(rec);
   if ((set.uid || set.gid) && !S_ISDIR(rec.mode) && !set.mode) kill_suidgid(rec);
+  if (set.uid || set.gid || set.size) kill_capability(rec);
   if (set.mode) rec.mode = (rec.mode & S_IFMT) | (*set.mode & 07777);
   if (set.uid) rec.uid = *set.uid;
   if (set.gid) rec.gid = *set.gid;
@@ -75,6 +76,7 @@ Result<AttrReply> Filesystem::setattr(const Caller&, Ino ino, const SetAttr& set
     change(*resized);
   }
   ETCFS_CHECK(c.finish(done));
+  if (c.options.sync) reply.attr_timeout = Nanos{0};
   return reply;
 }
 

@@ -23,18 +23,16 @@ struct Registered {  // a READ or WRITE from its arrival to its answer
     if (it->second.empty()) requests.erase(it);
     if (&requests == &c.pending_writes) c.write_done.notify_all();
   }
+  PendingRequest& request() const {
+    for (PendingRequest& r : requests[ino])
+      if (r.serial == serial) return r;
+    ETCFS_ASSERT(false);
+  }
   Core& c;
   Requests& requests;
   const Ino ino;
   const std::uint64_t serial;
 };
-
-// The pages that a WRITE hands to the kernel whole: readable there before the answer.
-void drop_full_pages(Core& c, Ino ino, std::uint64_t offset, std::size_t size) {
-  const std::uint64_t first = (offset + kBlockBytes - 1) & ~(kBlockBytes - 1);
-  const std::uint64_t last = (offset + size) & ~(kBlockBytes - 1);
-  if (last > first) c.d.kernel.invalidate(ino, first, last - first);
-}
 
 }  // namespace
 
@@ -104,8 +102,10 @@ Result<ReadReply> Filesystem::read(Ino ino, Handle, std::uint64_t offset, std::s
     Pin pin(c, target, Pin::For::kRead);
     FamilyState& fam = c.family(ino.family());
     c.hold_back(fam);
+    registered.request().overtaken = false;
     auto data = c.io.read(target, offset, size);
     if (!data) return data.error();
+    if (registered.request().overtaken) continue;
     // Given up meanwhile: an answer now would be cached behind the pass that drops the pages.
     const LockMode held = c.d.locks.usable(ino.family()).files;
     if (!meta::covers(held, mode) || target->gone || overlaps()) continue;
@@ -127,8 +127,7 @@ Result<std::size_t> Filesystem::write(const Caller&, Ino ino, Handle, std::uint6
     if (!inode && inode.error() == Reason::kRetry && !waited && !flags.writeback) {
       // Parked: others may read these pages in the kernel; they are not the file's yet.
       waited = true;
-      drop_full_pages(c, ino, offset, data.size());
-      return Reason::kRetry;
+      c.drop_full_pages(ino, offset, data.size());
     }
     if (!inode) return inode.error();
     if (!(*inode)->is_regular()) return Reason::kInvalid;
@@ -140,7 +139,12 @@ Result<std::size_t> Filesystem::write(const Caller&, Ino ino, Handle, std::uint6
   if (!flags.writeback) c.hold_back(fam);
   auto at = c.io.write(target, offset, data, flags.append && !flags.writeback);
   if (!at) return at.error();
-  if (flags.kill_suidgid && kill_suidgid(target->rec)) {
+  if (auto reads = c.pending_reads.find(ino); reads != c.pending_reads.end())
+    for (PendingRequest& r : reads->second)
+      if (r.begin < *at + data.size() && *at < r.end) r.overtaken = true;
+  bool killed = flags.kill_suidgid && kill_suidgid(target->rec);
+  killed = kill_capability(target->rec) || killed;
+  if (killed) {
     meta::Step step;
     c.put_inode(step, *target);
     c.append(std::move(step));
@@ -149,11 +153,11 @@ Result<std::size_t> Filesystem::write(const Caller&, Ino ino, Handle, std::uint6
   if (*at != offset) {
     // Placed at the true end: what the kernel cached at its own idea of it is wrong, and so is its
     // size.
-    drop_full_pages(c, ino, offset, data.size());
+    c.drop_full_pages(ino, offset, data.size());
     c.d.kernel.invalidate_attributes(ino);
     c.d.kernel.store_last_byte(ino, *at + data.size(), data.back());
   } else if (fam.closed || waited) {
-    drop_full_pages(c, ino, offset, data.size());
+    c.drop_full_pages(ino, offset, data.size());
   }
   fam.answered++;
   target->kernel_pages = true;
@@ -195,7 +199,11 @@ Result<void> Core::close_handle(Handle handle) {
   opens.erase(ino);
   if (ino.is_directory()) return {};
   if (held) {
-    group.spawn([this, ino] { close_hold(ino); });
+    // In the same moment: a deletion, or another hold of the file, comes after it in the stream.
+    meta::Step step;
+    step.erase(d.keys.hold(ino, d.guard.node()));
+    const StepNo done = append(std::move(step));
+    group.spawn([this, ino, done] { look_for_orphan(ino, done); });
     return {};
   }
   FamilyState* fam = find_family(ino.family());
@@ -211,8 +219,9 @@ Result<void> Filesystem::fsync(Ino ino, Handle handle, bool data_only) {
   // Being given up: that writes everything back and appends it.
   c.released.wait([&] {
     FamilyState* fam = c.find_family(ino.family());
-    return !fam || !fam->closed;
+    return !fam || !fam->closed || c.is_fenced();
   });
+  if (c.is_fenced()) return Reason::kFenced;
   InodeRef target;
   if (FamilyState* fam = c.find_family(ino.family())) {
     auto it = fam->files.find(ino.index());
@@ -229,7 +238,13 @@ Result<void> Filesystem::fsync(Ino ino, Handle handle, bool data_only) {
       return r;
     }
   }
-  return c.d.stream.sync();
+  ETCFS_CHECK(c.d.stream.sync());
+  // With nothing to commit, nobody has asked etcd whether this node may still promise anything.
+  while (c.now() >= c.d.membership.deadline()) {
+    if (c.is_fenced()) return Reason::kFenced;
+    rt::sleep_for(std::chrono::milliseconds(10));
+  }
+  return c.take_write_error(handle);  // of a release that has lost what it could not write
 }
 
 Result<std::uint64_t> Filesystem::lseek(Ino ino, Handle, std::uint64_t offset, SeekWhat what) {

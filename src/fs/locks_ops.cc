@@ -18,8 +18,7 @@ static Result<bool> may_lock(Core& c, Ino ino) {
   if (!fam) return Reason::kRetry;
   if (c.advisory.any(ino) || fam->lockable.contains(ino)) return true;
   const auto generation = fam->generation;
-  ETCFS_TRY(auto reply, c.d.kv.range({.key = c.d.keys.plock(ino)}, Revision{},
-                                     c.now() + std::chrono::seconds(30)));
+  ETCFS_TRY(auto reply, c.must_range({.key = c.d.keys.plock(ino)}));
   if (!reply.kvs.empty()) {
     ETCFS_TRY(auto owner, meta::decode_advisory(reply.kvs[0].value));
     if (owner.first != c.d.guard.node() && c.d.membership.is_current(owner.first, owner.second))
@@ -70,6 +69,8 @@ Result<void> Filesystem::setlk(const Caller& caller, Ino ino, const LockRequest&
     return {};
   }
   for (;;) {
+    if (c.is_fenced()) return Reason::kFenced;
+    if (c.gate.closed()) return Reason::kShutdown;
     auto may = may_lock(c, ino);
     if (!may && may.error() == Reason::kRetry) continue;
     ETCFS_TRY(bool ours, std::move(may));

@@ -88,10 +88,10 @@ struct CommitStream::Impl {
 
 void CommitStream::Impl::run() {
   while (true) {
-    work_cond.wait([&] { return !queue.empty() || stopping; });
+    work_cond.wait([&] { return !queue.empty() || stopping || is_fenced; });
     if (queue.empty()) break;
     gather();
-    send();
+    if (!is_fenced) send();
     if (is_fenced) break;
   }
   ended = true;
@@ -137,6 +137,7 @@ void CommitStream::Impl::send() {
   last_sent = begin;
   TxnOutcome outcome = kv.txn(txn, begin + kTxnDeadline);
   ++counters.transactions;
+  if (is_fenced) return;  // by fence_now(): whatever became of it, nobody may be told any more
   if (outcome.done() && outcome.reply.succeeded) {
     counters.mutations += batch.ops();
     counters.folded += batch.folded();
@@ -184,6 +185,7 @@ void CommitStream::Impl::resolve() {
   Nanos pause = kFirstBackoff;
   while (true) {
     TxnOutcome outcome = kv.txn(read, rt::now() + kTxnDeadline);
+    if (is_fenced) return;
     if (outcome.done()) return settle(outcome.reply.ops, false);
     back_off(pause);
   }
@@ -235,9 +237,12 @@ void CommitStream::Impl::fence(const char* why) {
     ETCFS_LOG_WARN("fenced: steps are lost", field("node", guard.node()),
                    field("epoch", guard.epoch().v), field("steps", queue.size()));
   is_fenced = true;
+  gathering = false;
   batch.clear();
   queue.clear();
   queued_bytes = 0;
+  work_cond.notify_all();
+  hurry_cond.notify_all();
   committed_cond.notify_all();
   room_cond.notify_all();
   auto fns = std::move(fenced_fns);
@@ -275,6 +280,10 @@ void CommitStream::start(StepNo last_committed) {
   s.ended = false;
   s.group.emplace(rt::Runtime::current(), "commit");
   s.group->spawn([&s] { s.run(); });
+}
+
+void CommitStream::fence_now() {
+  if (!impl_->is_fenced) impl_->fence(nullptr);
 }
 
 void CommitStream::stop() {

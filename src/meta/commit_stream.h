@@ -67,6 +67,8 @@ class CommitStream {
   StepNo last_appended() const;
   StepNo last_committed() const;
   bool fenced() const;
+  // Somebody else has learnt that the epoch is over: from here on as if the stream had.
+  void fence_now();
   void on_fenced(std::function<void()> fn); // runs once, on the runtime thread, must not block
   const Counters& counters() const;
   const Limits& limits() const;

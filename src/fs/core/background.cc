@@ -24,6 +24,7 @@ void Core::reap_loop() {
     std::vector<Ino> batch;
     batch.swap(reap_queue);
     for (Ino ino : batch) {
+      if (stopping) return;  // others walk over orphan/ when we have left
       auto r = reap(ino);
       if (!r && r.error() != Reason::kFenced && r.error() != Reason::kShutdown)
         ETCFS_LOG_WARN("an unused inode could not be deleted; it stays in orphan/",
@@ -35,7 +36,7 @@ void Core::reap_loop() {
 // Deletes an inode without names if nobody has it open, here or elsewhere; checked under X of it.
 Result<void> Core::reap(Ino ino) {
   ETCFS_CHECK(d.stream.wait_room());
-  for (;;) {
+  for (bool looked = false;;) {
     Attempt a(*this);
     auto inode = a.inode(ino, LockMode::kExclusive);
     if (!inode && inode.error() == Reason::kRetry) {
@@ -51,7 +52,14 @@ Result<void> Core::reap(Ino ino) {
     InodeRef ref = *inode;
     FamilyState& fam = family(ino.family());
     if (ref->rec.nlink > 0 || is_open(ino)) return {};
-    if (fam.held_elsewhere(ino)) return {};
+    if (fam.held_elsewhere(ino)) {
+      // So it was when we got the lock. The orphan key is committed first: whoever closes the file
+      // after our look finds it.
+      if (looked) return {};
+      looked = true;
+      ETCFS_CHECK(look_at_holds(ino));
+      continue;
+    }
     Pin pin(*this, ref);
     // Nobody can open it any more: it has no name. (A handle by number finds it gone.)
     forget_file(*ref);
@@ -66,17 +74,38 @@ Result<void> Core::reap(Ino ino) {
       step.erase(d.keys.inode(ino));
     }
     step.erase(d.keys.orphan(ino));
+    step.erase(d.keys.plock(ino));  // of a dead epoch, at most: nobody has it open
     append(std::move(step));
     return {};
   }
 }
 
-// The last handle of a file is closed whose family we had given up with it open: drop the hold,
-// commit, then look (design section 8: commit first and look afterwards).
-void Core::close_hold(Ino ino) {
-  meta::Step step;
-  step.erase(d.keys.hold(ino, d.guard.node()));
-  if (!d.stream.wait_committed(append(std::move(step)))) return;
+// Takes from memory what others no longer hold of the file. Under X nobody puts a hold.
+Result<void> Core::look_at_holds(Ino ino) {
+  ETCFS_CHECK(d.stream.wait_committed(d.stream.last_appended()));
+  const std::string prefix = d.keys.holds(ino);
+  const FamilyState* before = find_family(ino.family());
+  if (!before) return {};
+  const auto generation = before->generation;
+  ETCFS_TRY(auto reply, must_range({.key = prefix, .end = meta::prefix_end(prefix)}));
+  FamilyState* fam = find_family(ino.family());
+  if (!fam || fam->generation != generation) return {};
+  std::erase_if(fam->holds, [&](const auto& hold) {
+    if (hold.first.first != ino) return false;
+    for (const auto& kv : reply.kvs)
+      if (auto key = d.keys.parse_hold(kv.key); key && key->node == hold.first.second) {
+        auto epoch = meta::decode_hold(kv.value);
+        return epoch && !d.membership.is_current(key->node, *epoch);
+      }
+    return true;
+  });
+  return {};
+}
+
+// The last handle of a file is closed whose family we had given up with it open. The hold goes with
+// step `dropped`: commit first and look afterwards (design section 8).
+void Core::look_for_orphan(Ino ino, StepNo dropped) {
+  if (!d.stream.wait_committed(dropped)) return;
   auto orphan = d.kv.range({.key = d.keys.orphan(ino)}, Revision{}, now() + kDeadline);
   if (!orphan || orphan->kvs.empty()) return;  // unreadable: the walk over orphans finds it later
   queue_reap(ino);

@@ -27,6 +27,11 @@ bool kill_suidgid(meta::Inode& rec) {
   return rec.mode != before;
 }
 
+bool kill_capability(meta::Inode& rec) {
+  return std::erase_if(rec.xattrs, [](const auto& x) { return x.first == "security.capability"; }) >
+         0;
+}
+
 Result<void> check_name(std::string_view name) {
   if (name.size() > 255) return Reason::kNameTooLong;
   if (!valid_name(name)) return Reason::kInvalid;
@@ -45,6 +50,7 @@ Core::Core(Filesystem::Deps deps, FsOptions opts)
           .overwrite = deps.super.overwrite,
           .dirty_bytes = opts.dirty_bytes,
           .dirty_age = opts.dirty_age,
+          .deadline = [this] { return d.membership.deadline(); },
           .wall_now = [] { return rt::Runtime::current().wall_now(); }}),
       group(rt::Runtime::current(), "fs") {
   d.locks.set_client(*this);
@@ -83,19 +89,22 @@ Attr Core::attr_of(const InodeState& inode) const {
 }
 
 Nanos Core::attr_timeout(const FamilyState& fam) const {
-  if (fam.closing) return Nanos{0};
+  if (fam.closing || d.locks.contended(fam.family)) return Nanos{0};
   return std::clamp(d.membership.deadline() - now() - kAnswerSlack, Nanos{0}, kMostAttrTimeout);
 }
 
 Nanos Core::name_timeout(const FamilyState& fam) const {
-  if (fam.closing || d.locks.contended(fam.family)) return Nanos{0};
   return std::min(attr_timeout(fam), options.name_timeout);
 }
 
 AttrReply Core::reply_of(InodeState& inode) {
   AttrReply r{attr_of(inode), Nanos{0}};
-  if (FamilyState* fam = find_family(inode.ino.family())) r.attr_timeout = attr_timeout(*fam);
-  if (r.attr_timeout.count()) inode.kernel_attrs = true;
+  FamilyState* fam = find_family(inode.ino.family());
+  if (fam) r.attr_timeout = attr_timeout(*fam);
+  if (r.attr_timeout.count()) {
+    inode.kernel_attrs = true;
+    fam->attrs_given = now();
+  }
   return r;
 }
 
@@ -155,6 +164,12 @@ Result<void> Core::finish(StepNo step) {
   return d.stream.wait_committed(step);
 }
 
+Result<Entry> Core::finish(StepNo step, Entry entry) {
+  ETCFS_CHECK(finish(step));
+  if (options.sync) entry.entry_timeout = entry.attr_timeout = Nanos{0};
+  return entry;
+}
+
 Result<void> Core::acquire_free(const std::vector<Family>& families, LockMode mode) {
   auto r = d.locks.acquire_ahead(families, {mode, mode});
   if (!r && (r.error() == Reason::kFenced || r.error() == Reason::kShutdown)) return r;
@@ -194,6 +209,7 @@ bool Core::pin(InodeState& inode) {
   if (inode.gone) return false;
   FamilyState* fam = find_family(inode.ino.family());
   if (!fam || fam->closed) return false;
+  if (d.locks.usable(inode.ino.family()).files != LockMode::kExclusive) return false;
   add_pin(*fam, inode, Pin::For::kChange);
   return true;
 }

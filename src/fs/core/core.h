@@ -83,6 +83,7 @@ struct OpenInfo {  // per inode that is open here
 
 struct PendingRequest {  // a READ or WRITE from its arrival to its answer
   std::uint64_t begin = 0, end = 0, serial = 0;
+  bool overtaken = false;  // a READ: bytes of its range have changed since it began to look at them
 };
 
 struct Core : cluster::LockClient {
@@ -113,6 +114,9 @@ struct Core : cluster::LockClient {
   std::uint64_t family_next = 0, family_end = 0;
   rt::Mutex family_mutex;
 
+  std::set<Family> loading;  // by load_complete()
+  rt::Condition loaded;
+
   // background work
   std::vector<Ino> reap_queue;
   struct WalkPlace {
@@ -124,6 +128,7 @@ struct Core : cluster::LockClient {
   rt::Condition walk_progress;
   std::size_t ahead_unused = 0;
   bool stopping = false;
+  bool fenced = false;  // known from membership; the stream may know first
 
   template <class F>
   auto run(bool changes, F&& body) -> decltype(body(std::declval<Attempt&>()));
@@ -137,6 +142,7 @@ struct Core : cluster::LockClient {
   Time now() const { return rt::now(); }
   WallTime wall() const { return rt::Runtime::current().wall_now(); }
   OpenInfo* open_info(Ino ino);
+  bool is_fenced() const { return fenced || d.stream.fenced(); }
   bool is_open(Ino ino) { return open_info(ino) != nullptr; }
 
   // Answers.
@@ -151,6 +157,8 @@ struct Core : cluster::LockClient {
   void put_inode(meta::Step& step, InodeState& inode);  // replaces an earlier put of it in the step
   void touch_dir(InodeState& dir, WallTime when);       // mtime and ctime
   Result<void> finish(StepNo step);                     // waits with -o sync; StepNo 0: nothing
+  // The same for an answer: what was allowed before the wait may be over, so nothing is cached.
+  Result<Entry> finish(StepNo step, Entry entry);
   StepNo append(meta::Step step);
   void forget_file(InodeState& inode);  // it is deleted
   // A file's entry went away: one link less; deletes the inode or leaves it to the reaper.
@@ -171,6 +179,7 @@ struct Core : cluster::LockClient {
   void on_released(Family f, LockModes keep) override;
 
   // loader.cc; all block
+  Result<meta::RangeReply> must_range(const meta::RangeOp& op);
   Result<void> load_entry(Ino directory, const std::string& name);
   Result<void> load_inode(Ino ino);
   Result<void> load_complete(Family f);
@@ -205,21 +214,24 @@ struct Core : cluster::LockClient {
   void drop_pages(Family f, const std::vector<Ino>& inodes);
   void drop_file_pages(FamilyState& fam, bool all);
   void drop_last_page(InodeState& inode);  // blocks
+  void drop_full_pages(Ino ino, std::uint64_t offset, std::size_t size);  // blocks
 
   void flush_family(FamilyState& fam);  // failures are counted per file and logged
+  void drop_unwritten(FamilyState& fam);
   bool pin(InodeState& inode);          // for a change; false: being given up
   void unpin(InodeState& inode);
 
   // background.cc
   void reap_loop();
   Result<void> reap(Ino ino);
+  Result<void> look_at_holds(Ino ino);  // blocks
   void walk_loop();
   bool walk_from(FamilyState& fam);
   std::vector<Family> next_to_walk(std::size_t most);
   void budget_loop();
   Result<void> walk_orphans();
   void queue_reap(Ino ino);
-  void close_hold(Ino ino);  // blocks
+  void look_for_orphan(Ino ino, StepNo dropped);  // blocks
   void erase_void_holds(Family f, std::span<const std::pair<Ino, NodeName>> voided);
 };
 
@@ -260,6 +272,7 @@ auto Core::run(bool changes, F&& body) -> decltype(body(std::declval<Attempt&>()
 // chown, and write and truncate by the unprivileged, take setuid away, and setgid where the group
 // may execute. True: something was taken.
 bool kill_suidgid(meta::Inode& rec);
+bool kill_capability(meta::Inode& rec);  // security.capability, which no write may leave; true if it was there
 
 bool valid_name(std::string_view name);
 Result<void> check_name(std::string_view name);

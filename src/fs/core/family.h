@@ -57,6 +57,7 @@ struct FamilyState {
   std::unordered_map<std::string, Time, StringHash, std::equal_to<>> negatives;  // told the kernel
   std::size_t negatives_sweep = kLeastSweep;  // so many: those that have run out are removed
   Time names_until{};  // no name was handed out beyond
+  Time attrs_given{};  // when attributes were last answered that the kernel may keep
 
   // files part
   bool files_loaded = false;
@@ -132,6 +133,9 @@ struct FamilyState {
     deleted.clear();
     holds.clear();
     lockable.clear();
+    // A second birth family: others may give its numbers from the bound on. (Where the family has
+    // a directory, its record comes with the names and sets them.)
+    if (!dir) birth_next = birth_safe = 0;
     files_loaded = files_complete = false;
   }
 };

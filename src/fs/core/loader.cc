@@ -8,8 +8,20 @@ namespace etcfs::fs {
 namespace {
 constexpr std::int64_t kPage = 5000;
 constexpr std::uint64_t kFamilyBlock = 8192;
-constexpr Nanos kLoadDeadline = std::chrono::seconds(60);
+constexpr Nanos kLoadDeadline = std::chrono::seconds(10);
 }  // namespace
+
+// Operations wait for etcd as long as it takes, or until this node is out of it.
+Result<meta::RangeReply> Core::must_range(const meta::RangeOp& op) {
+  for (;;) {
+    if (is_fenced()) return Reason::kFenced;
+    if (gate.closed()) return Reason::kShutdown;
+    auto reply = d.kv.range(op, Revision{}, now() + kLoadDeadline);
+    if (reply || (reply.error() != Reason::kTimeout && reply.error() != Reason::kUnavailable))
+      return reply;
+    rt::sleep_for(std::chrono::milliseconds(50));
+  }
+}
 
 FamilyState& Core::family(Family f) {
   auto& slot = families[f];
@@ -23,6 +35,7 @@ FamilyState* Core::find_family(Family f) {
 }
 
 Result<void> Core::take_entry(FamilyState& fam, const meta::KeyValue& kv) {
+  if (fam.entries_complete) return {};  // what was removed since is not remembered any more
   auto key = d.keys.parse_dirent(kv.key);
   if (!key) return Reason::kCorrupt;
   ETCFS_TRY(auto rec, meta::decode_dirent(kv.value));
@@ -38,7 +51,7 @@ Result<void> Core::take_inode(FamilyState& fam, const meta::KeyValue& kv) {
   ETCFS_TRY(auto rec, meta::decode_inode(kv.value));
   if (ino.is_directory()) {
     if (fam.dir) return {};
-  } else if (fam.files.contains(ino.index()) || fam.deleted.contains(ino.index())) {
+  } else if (fam.files_complete || fam.files.contains(ino.index()) || fam.deleted.contains(ino.index())) {
     return {};
   }
   auto inode = std::make_shared<InodeState>();
@@ -75,15 +88,17 @@ Result<void> Core::decode_contents(FamilyState& fam, LockModes before, LockModes
 void Core::on_granted(Family f, LockModes before, LockModes now, cluster::FamilyContents contents) {
   FamilyState& fam = family(f);
   fam.closing = fam.closed = false;
-  if (auto r = decode_contents(fam, before, now, contents); !r)
+  const Result<void> decoded = decode_contents(fam, before, now, contents);
+  // Then what follows it was not taken: it is missing, not absent, and asking for it tells.
+  if (!decoded)
     ETCFS_LOG_ERROR("a record of this family does not decode", log::field("family", f.v));
   if (before.names == LockMode::kNone && now.names != LockMode::kNone) {
     fam.names_loaded = true;
-    fam.entries_complete = !contents.entries_more;
+    fam.entries_complete = decoded && !contents.entries_more;
   }
   if (before.files == LockMode::kNone && now.files != LockMode::kNone) {
     fam.files_loaded = true;
-    fam.files_complete = !contents.inodes_more;
+    fam.files_complete = decoded && !contents.inodes_more;
   }
   const bool again = before.files == LockMode::kNone || now.files == LockMode::kExclusive;
   if (now.files == before.files || !again) return;
@@ -92,7 +107,11 @@ void Core::on_granted(Family f, LockModes before, LockModes now, cluster::Family
   for (const auto& kv : contents.holds) {
     auto key = d.keys.parse_hold(kv.key);
     auto epoch = meta::decode_hold(kv.value);
-    if (!key || !epoch) continue;
+    if (!key) continue;
+    if (!epoch) {  // whose it may be is not known: it counts
+      fam.holds.emplace(std::pair(key->ino, key->node), Epoch{UINT64_MAX});
+      continue;
+    }
     if (key->node == d.guard.node() ? *epoch == d.guard.epoch()
                                     : d.membership.is_current(key->node, *epoch)) {
       if (key->node != d.guard.node()) fam.holds.emplace(std::pair(key->ino, key->node), *epoch);
@@ -124,7 +143,7 @@ Result<void> Core::load_entry(Ino directory, const std::string& name) {
   if (++fam->single_loads > 8) return load_complete(directory.family());
   const auto generation = fam->generation;
   ETCFS_TRY(auto reply,
-            d.kv.range({.key = d.keys.dirent(directory, name)}, Revision{}, now() + kLoadDeadline));
+            must_range({.key = d.keys.dirent(directory, name)}));
   fam = find_family(directory.family());
   if (!fam || fam->generation != generation || fam->find(name) || fam->entries_complete) return {};
   if (!reply.kvs.empty()) return take_entry(*fam, reply.kvs[0]);
@@ -136,7 +155,7 @@ Result<void> Core::load_inode(Ino ino) {
   FamilyState* fam = find_family(ino.family());
   if (!fam) return {};
   const auto generation = fam->generation;
-  ETCFS_TRY(auto reply, d.kv.range({.key = d.keys.inode(ino)}, Revision{}, now() + kLoadDeadline));
+  ETCFS_TRY(auto reply, must_range({.key = d.keys.inode(ino)}));
   fam = find_family(ino.family());
   if (!fam || fam->generation != generation) return {};
   if (reply.kvs.empty()) {
@@ -150,14 +169,23 @@ Result<void> Core::load_inode(Ino ino) {
 // can only be added by the holder of names X: if that is we, memory knows them; so pages need not
 // be of one revision.
 Result<void> Core::load_complete(Family f) {
+  loaded.wait([&] { return !loading.contains(f); });
   FamilyState* fam = find_family(f);
   if (!fam) return {};
+  struct Loading {
+    Core& c;
+    const Family f;
+    ~Loading() {
+      c.loading.erase(f);
+      c.loaded.notify_all();
+    }
+  } here{*this, f};
+  loading.insert(f);
   const auto generation = fam->generation;
   auto pages = [&](std::string prefix, auto&& take) -> Result<bool> {
     std::string key = prefix, end = meta::prefix_end(prefix);
     for (;;) {
-      ETCFS_TRY(auto reply, d.kv.range({.key = key, .end = end, .limit = kPage}, Revision{},
-                                       now() + kLoadDeadline));
+      ETCFS_TRY(auto reply, must_range({.key = key, .end = end, .limit = kPage}));
       fam = find_family(f);
       if (!fam || fam->generation != generation) return false;
       for (auto& kv : reply.kvs) ETCFS_CHECK(take(kv));
@@ -197,7 +225,7 @@ Result<void> Core::load_families() {
   while (family_next >= family_end) {
     if (d.stream.fenced()) return Reason::kFenced;
     ETCFS_TRY(auto reply,
-              d.kv.range({.key = d.keys.family_counter()}, Revision{}, now() + kLoadDeadline));
+              must_range({.key = d.keys.family_counter()}));
     if (reply.kvs.empty()) return Reason::kCorrupt;
     ETCFS_TRY(Family next, meta::decode_family_counter(reply.kvs[0].value));
     meta::Txn txn;

@@ -91,6 +91,45 @@ void Core::drop_pages(Family f, const std::vector<Ino>& inodes) {
   }
 }
 
+// The pages that a WRITE hands to the kernel whole: readable there before the answer. Around those of
+// READs under way: their pages are locked, so nobody reads them, and the READ may wait for this very
+// WRITE, or for the lock that its pin keeps. Such a READ is answered later, with the new bytes.
+void Core::drop_full_pages(Ino ino, std::uint64_t offset, std::size_t size) {
+  const std::uint64_t first = (offset + kBlockBytes - 1) & ~(kBlockBytes - 1);
+  const std::uint64_t last = page_of(offset + size);
+  if (last <= first) return;
+  using Ranges = std::vector<std::pair<std::uint64_t, std::uint64_t>>;
+  const auto being_read = [&] {
+    Ranges out;
+    if (auto it = pending_reads.find(ino); it != pending_reads.end())
+      for (const PendingRequest& r : it->second) {
+        const std::uint64_t begin = std::max(page_of(r.begin), first);
+        const std::uint64_t end = std::min(page_of(r.end + kBlockBytes - 1), last);
+        if (begin < end) out.emplace_back(begin, end);
+      }
+    std::sort(out.begin(), out.end());
+    return out;
+  };
+  for (;;) {
+    const Ranges around = being_read();
+    auto tasks = std::make_shared<Tasks>();
+    std::uint64_t at = first;
+    const auto drop_to = [&](std::uint64_t end) {
+      if (end > at)
+        start_task(tasks, [this, ino, at, end] { d.kernel.invalidate(ino, at, end - at); });
+    };
+    for (const auto& [begin, end] : around) {
+      drop_to(begin);
+      at = std::max(at, end);
+    }
+    drop_to(last);
+    auto done = [&] { return tasks->left == 0; };
+    while (!tasks->ended.wait_until(now() + kPatience, done))
+      if (being_read() != around) break;
+    if (done()) return;
+  }
+}
+
 // Before a file grows: what a mapping has stored behind its end, in its last page, must not show.
 // The kernel writes such a page back only up to the end that it still knows.
 void Core::drop_last_page(InodeState& inode) {

@@ -48,7 +48,9 @@ void Core::flush_family(FamilyState& fam) {
   std::vector<InodeRef> dirty;
   for (auto& [index, inode] : fam.files)
     if (inode->is_regular() && io.is_dirty(*inode)) dirty.push_back(inode);
-  Result<void> last;
+  // Together: one flush of the device for all. What is left is asked for one by one, to learn whose
+  // error it is.
+  Result<void> last = io.flush_many(dirty);
   for (auto& inode : dirty)
     if (auto r = io.flush(inode); !r) {
       if (OpenInfo* info = open_info(inode->ino)) info->write_errors++;
@@ -58,6 +60,19 @@ void Core::flush_family(FamilyState& fam) {
     ETCFS_LOG_ERROR("write-back failed while a lock was given up",
                     log::field("family", fam.family.v),
                     log::field("reason", reason_name(last.error())));
+}
+
+// What the last write-back before a release could not write is lost, loudly: to write it later, under
+// a weaker lock or none, would be to write into what others may have made of it since.
+void Core::drop_unwritten(FamilyState& fam) {
+  std::vector<Ino> lost;
+  for (auto& [index, inode] : fam.files) {
+    if (!inode->is_regular() || !io.is_dirty(*inode)) continue;
+    io.discard_unwritten(*inode);
+    if (OpenInfo* info = open_info(inode->ino)) info->write_errors++;
+    lost.push_back(inode->ino);
+  }
+  if (!lost.empty()) drop_pages(fam.family, lost);
 }
 
 // An answer given now would make another pass necessary: give the pass its moment.
@@ -94,16 +109,21 @@ std::vector<meta::Mutation> Core::prepare_release(Family f, LockModes keep) {
   const bool files_shared = have.files == LockMode::kExclusive && keep.files == LockMode::kShared;
   // Names given with a timeout before `closing` run out here; since then none was given.
   if (names_go) drop_names_copies(*fam);
-  if (files_go || files_shared) {
-    pass_over_files(*fam, files_go);
-    fam->closed = true;
-  }
-  // A rename may have moved entries here that the kernel still answers.
-  while (names_go && fam->names_until > now()) expire_names(*fam);
+  // Attributes that were answered lately may not have been taken yet: then there would be nothing
+  // to drop, and they would be planted afterwards.
+  if (fam->attrs_given + kOvertaken > now()) rt::sleep_until(fam->attrs_given + kOvertaken);
+  do {
+    // A rename may have moved entries here that the kernel still answers.
+    while (names_go && fam->names_until > now()) expire_names(*fam);
+    if (files_go || files_shared) pass_over_files(*fam, files_go);
+  } while (names_go && fam->names_until > now());
+  // From the end of the pass to here nothing blocks.
+  fam->closed = fam->closed || files_go || files_shared;
   d.locks.close(f, keep);
   if (files_go || files_shared) {
     fam->unpinned.wait([&] { return (files_go ? fam->pins : fam->writer_pins) == 0; });
     flush_family(*fam);
+    drop_unwritten(*fam);
   }
   if (have.names == LockMode::kExclusive && keep.names != LockMode::kExclusive && fam->dir &&
       fam->dir->rec.birth_family == f && fam->dir->rec.birth_bound > fam->birth_next) {

@@ -5,13 +5,33 @@
 
 namespace etcfs::fs {
 
+// Operations of the step that deletes the file, and the file blocks from which on (at most) the rest
+// of it fits half a transaction, which is what a caller's step has room for.
+FileIo::Impl::DeletionCost FileIo::Impl::deletion_cost(const InodeState& inode) const {
+  const std::size_t most = (d.stream.limits().txn_ops - 4) / 2;
+  DeletionCost cost;
+  std::optional<std::uint64_t> last_map;
+  std::optional<std::uint32_t> last_chunk;
+  for (const meta::Extent& e : published(inode)) {
+    const std::uint64_t first_map = e.device_block >> meta::kArenaChunkShift;
+    const std::uint64_t end_map = (e.device_block + e.blocks - 1) >> meta::kArenaChunkShift;
+    cost.ops += 2 * (end_map - first_map + (last_map == first_map ? 0 : 1));
+    if (inode.rec.external_extents && last_chunk != meta::extent_chunk(e.file_block)) ++cost.ops;
+    if (cost.ops > most) break;
+    last_map = end_map;
+    last_chunk = meta::extent_chunk(e.file_block);
+    cost.fits_up_to = e.file_end();
+  }
+  cost.one_step = cost.ops <= most;
+  return cost;
+}
+
 bool FileIo::Impl::deletion_may_block(const InodeState& inode) const {
-  constexpr std::size_t kFewExtents = 8;
-  if (!inode.extents_loaded || inode.rec.external_extents ||
-      inode.rec.extents.size() > kFewExtents)
-    return true;
+  if (!inode.extents_loaded) return true;
   const FileData* data = inode.data.get();
-  return data && (data->write_turn.locked() || data->publish_turn.locked() || data->lock.in_use());
+  if (data && (data->write_turn.locked() || data->publish_turn.locked() || data->lock.in_use()))
+    return true;
+  return !deletion_cost(inode).one_step;
 }
 
 Result<void> FileIo::Impl::add_deletion(const InodeRef& inode, meta::Step& step) {
@@ -23,25 +43,10 @@ Result<void> FileIo::Impl::add_deletion(const InodeRef& inode, meta::Step& step)
   discard(*inode);
   meta::Inode& rec = inode->rec;
 
-  // What fits beside the rest of the caller's step: half of the room.
-  const std::size_t most = (d.stream.limits().txn_ops - 4) / 2;
-  std::size_t ops = 1;
-  std::uint64_t keep = 0;  // file blocks whose release still fits
-  std::optional<std::uint64_t> last_map;
-  std::optional<std::uint32_t> last_chunk;
-  for (const meta::Extent& e : published(*inode)) {
-    const std::uint64_t first_map = e.device_block >> meta::kArenaChunkShift;
-    const std::uint64_t end_map = (e.device_block + e.blocks - 1) >> meta::kArenaChunkShift;
-    ops += 2 * (end_map - first_map + (last_map == first_map ? 0 : 1));
-    if (rec.external_extents && last_chunk != meta::extent_chunk(e.file_block)) ++ops;
-    if (ops > most) break;
-    last_map = end_map;
-    last_chunk = meta::extent_chunk(e.file_block);
-    keep = e.file_end();
-  }
-  if (ops > most) {  // the end of it goes first, in steps that leave a shorter file
+  if (const DeletionCost cost = deletion_cost(*inode); !cost.one_step) {
+    // The end of it goes first, in steps that leave a shorter file.
     Publisher publisher(*this, *inode);
-    publisher.cut(std::min(rec.size, keep << kBlockShift));
+    publisher.cut(std::min(rec.size, cost.fits_up_to << kBlockShift));
     publisher.finish(rec.size, false);
   }
   std::vector<block::DeviceRange> ranges;

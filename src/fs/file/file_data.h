@@ -66,6 +66,7 @@ struct WriteSet {
   std::uint64_t size = 0;  // to be published with it; a cut lowers it
   std::uint64_t limit_block =
       UINT64_MAX;  // an older set failed: nothing from here on goes out before it
+  std::uint64_t most_size = UINT64_MAX;  // an older set could not rewrite the block with the end
   SegmentMap segments;
 };
 
@@ -94,6 +95,7 @@ struct FileData {
 
   std::optional<Reason> error;  // of a write-back, not reported yet
   std::uint32_t failures = 0;   // write-backs in a row that failed
+  std::uint64_t failed_total = 0;  // write-backs that failed
   Time retry_at{};
 
   std::uint64_t tail_block = 0;  // clean copy of the partial last block, for appends

@@ -81,6 +81,7 @@ Result<void> FileIo::Impl::wait_for_dirty_room(const InodeRef& inode, std::size_
   while (!enough()) {
     if (d.stream.fenced()) return Reason::kFenced;
     if (failures >= kFailuresUntilRefusal) return Reason::kIo;
+    if (space_failures >= kFailuresUntilRefusal) return Reason::kNoSpace;
     wake.notify_all();
     const std::uint64_t before = dirty_blocks;
     if (room.wait_until(rt::now() + 50ms, [&] { return enough() || dirty_blocks < before; }))
@@ -90,6 +91,18 @@ Result<void> FileIo::Impl::wait_for_dirty_room(const InodeRef& inode, std::size_
     if (!parts.empty()) write_back(parts, {.most_bytes = round_bytes(), .data_only = false});
   }
   return {};
+}
+
+// Waits for etcd as long as it takes.
+Result<meta::RangeReply> FileIo::Impl::must_range(const meta::RangeOp& op, Revision at) {
+  while (true) {
+    if (d.stream.fenced()) return Reason::kFenced;
+    if (stopping) return Reason::kShutdown;
+    auto reply = d.kv.range(op, at, rt::now() + kKvDeadline);
+    if (reply || (reply.error() != Reason::kTimeout && reply.error() != Reason::kUnavailable))
+      return reply;
+    rt::sleep_for(50ms);
+  }
 }
 
 // Reads x/<ino>/ if that has not been done. Blocks.
@@ -103,7 +116,14 @@ Result<void> FileIo::Impl::load_extents(const InodeRef& inode) {
   meta::RangeOp op{.key = prefix, .end = meta::prefix_end(prefix), .limit = 64};
   Revision at{};
   while (true) {
-    ETCFS_TRY(const meta::RangeReply reply, d.kv.range(op, at, rt::now() + kKvDeadline));
+    const auto page = must_range(op, at);
+    if (!page && page.error() == Reason::kCompacted) {  // all of it once more, at a later revision
+      extents.clear();
+      op.key = prefix;
+      at = {};
+      continue;
+    }
+    ETCFS_TRY(const meta::RangeReply reply, page);
     at = reply.revision;
     for (const meta::KeyValue& kv : reply.kvs) {
       ETCFS_TRY(const Extents chunk, meta::decode_extents(kv.value));
@@ -148,6 +168,14 @@ Result<void> FileIo::flush_many(std::span<const InodeRef> inodes) {
   return impl_->flush_many(inodes, false);
 }
 Result<void> FileIo::sync_all() { return impl_->sync_all(); }
+
+void FileIo::discard_unwritten(InodeState& inode) {
+  ETCFS_LOG_ERROR("dirty data that could not be written is dropped", field("ino", inode.ino.v),
+                  field("blocks", inode.data ? inode.data->dirty_blocks : 0));
+  if (inode.data) impl_->discard(inode);
+  inode.size = inode.rec.size;
+  inode.attrs_dirty = false;
+}
 
 void FileIo::drop(InodeState& inode) {
   if (!inode.data) {

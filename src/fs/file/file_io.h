@@ -39,6 +39,7 @@ class FileIo {
     meta::Overwrite overwrite;
     std::uint64_t dirty_bytes;  // bound over all files
     Nanos dirty_age;            // background write-back begins at this age
+    std::function<Time()> deadline;  // of membership: until then nobody can have fenced this node
     std::function<WallTime()> wall_now;
   };
   explicit FileIo(Deps deps);
@@ -65,6 +66,9 @@ class FileIo {
   // flush() of many files with one flush of the device; an error of one does not keep the others.
   Result<void> flush_many(std::span<const InodeRef> inodes);
   Result<void> sync_all();  // flush() of every file that has something to flush
+  // What could not be written, and no longer may be: the file is what is published. No write-back
+  // is under way. Does not block.
+  void discard_unwritten(InodeState& inode);
   // Clean file: drops cached blocks. Asserts that nothing is dirty. Does not block.
   void drop(InodeState& inode);
   // The file is being deleted (no reader or writer can come any more): dirty data is discarded

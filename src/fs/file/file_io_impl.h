@@ -20,6 +20,10 @@
 
 namespace etcfs::fs {
 
+// From here (256 PiB) on all extents of a file share the last chunk of x/, and a chunk must fit a
+// transaction: so only few may stand there.
+inline constexpr std::uint64_t kFarBlock = std::uint64_t{UINT32_MAX} << meta::kExtentChunkShift;
+inline constexpr std::size_t kMostFarExtents = 4096;
 inline constexpr std::uint64_t kRoundBytes = 64 * kMiB;  // of one background write-back, at most
 inline constexpr std::size_t kRoundFiles = 2000;
 // A file with this much to write is being streamed: its write-back begins at once, so that it keeps
@@ -31,7 +35,8 @@ inline constexpr unsigned kWriterFibers = 2;  // one writes while the other flus
 inline constexpr unsigned kDeviceTries = 3;
 inline constexpr unsigned kFailuresUntilRefusal = 5;  // then write() no longer waits for room
 inline constexpr std::size_t kTailCopies = 1024;
-inline constexpr Nanos kKvDeadline = std::chrono::seconds(30);
+inline constexpr Nanos kNoSpaceRetry = std::chrono::milliseconds(200);
+inline constexpr Nanos kKvDeadline = std::chrono::seconds(10);
 
 struct FileIo::Impl {
   explicit Impl(Deps deps) : d(std::move(deps)) {}
@@ -45,6 +50,7 @@ struct FileIo::Impl {
   void add_dirty(FileData& data, std::uint64_t blocks);
   void sub_dirty(FileData& data, std::uint64_t blocks, bool in_dirty);
   void discard(InodeState& inode);  // all dirty data; no write-back may be under way
+  Result<meta::RangeReply> must_range(const meta::RangeOp& op, Revision at);
   Result<void> load_extents(const InodeRef& inode);
   static bool needs_flush(const InodeState& inode);
   rt::Group& fibers();
@@ -69,6 +75,7 @@ struct FileIo::Impl {
   };
   Result<std::uint64_t> write(const InodeRef& inode, std::uint64_t offset,
                               std::span<const std::byte> data, bool append);
+  std::size_t far_extents(const InodeState& inode) const;
   Result<void> prepare_write(const InodeRef& inode, WritePlan& plan);
   std::optional<std::uint64_t> missing_edge(InodeState& inode, const WritePlan& plan);
   std::optional<std::uint64_t> gap_block(const InodeState& inode, std::uint64_t new_size) const;
@@ -145,6 +152,12 @@ struct FileIo::Impl {
 
   // --- deletion (delete.cc)
   Result<void> add_deletion(const InodeRef& inode, meta::Step& step);
+  struct DeletionCost {
+    std::size_t ops = 1;
+    std::uint64_t fits_up_to = 0;  // file blocks
+    bool one_step = false;
+  };
+  DeletionCost deletion_cost(const InodeState& inode) const;
   bool deletion_may_block(const InodeState& inode) const;
   Result<std::uint64_t> seek(const InodeRef& inode, std::uint64_t offset, SeekWhat what);
   std::uint64_t blocks512(const InodeState& inode) const;
@@ -161,6 +174,8 @@ struct FileIo::Impl {
   std::uint64_t cursor = 0;         // where the data of the next new file goes
   std::set<std::uint64_t> rounds;   // background write-backs under way
   std::uint64_t next_round = 1;
+  std::uint64_t flush_errors = 0;
+  unsigned space_failures = 0;  // reservations of write-backs in a row that failed
   unsigned failures = 0;  // write-backs in a row in which the device failed
   std::deque<std::weak_ptr<InodeState>> tails;
   bool stopping = false;

@@ -26,6 +26,17 @@ std::optional<std::uint64_t> first_failed(const WriteSet& set) {
   return std::nullopt;
 }
 
+bool piece_failed(const WriteSet& set, std::uint64_t block) {
+  auto it = set.segments.upper_bound(block);
+  if (it == set.segments.begin()) return false;
+  const Segment& s = std::prev(it)->second;
+  if (block >= s.end()) return false;
+  const auto at = static_cast<std::uint32_t>(block - s.first);
+  return std::any_of(s.pieces.begin(), s.pieces.end(), [&](const Piece& p) {
+    return p.failed && p.offset <= at && at < p.end();
+  });
+}
+
 }  // namespace
 
 void FileIo::Impl::publish(Part& part, bool data_only) {
@@ -50,6 +61,12 @@ void FileIo::Impl::publish(Part& part, bool data_only) {
   size = std::max(size, base);
   if (failed) limit = std::min(limit, std::max(blocks_of(base), *failed));
   if (limit < blocks_of(size)) size = std::max(base, std::min(size, limit << kBlockShift));
+  // Where the block with the present end is not rewritten, what stands behind the end on the device
+  // is nobody's: the file must not grow over it.
+  const bool tail_failed =
+      (base & (kBlockBytes - 1)) && piece_failed(set, base >> kBlockShift);
+  size = std::max(base, std::min(size, set.most_size));
+  if (tail_failed) size = base;
 
   bool withheld = false;
   std::vector<MapChange> changes;
@@ -72,8 +89,11 @@ void FileIo::Impl::publish(Part& part, bool data_only) {
   }
   if (withheld) {  // what comes after it in the file must not go out before it, nor a cut without
                    // it
-    for (auto& later : data.sets)
-      if (later.get() != &set) later->limit_block = std::min(later->limit_block, limit);
+    for (auto& later : data.sets) {
+      if (later.get() == &set) continue;
+      later->limit_block = std::min(later->limit_block, limit);
+      if (tail_failed) later->most_size = std::min(later->most_size, base);
+    }
     data.cut_round = data.rounds;
     part.result = Reason::kRetry;
   }
@@ -88,6 +108,7 @@ void FileIo::Impl::publish(Part& part, bool data_only) {
 
   if (failed) {
     ++data.failures;
+    ++data.failed_total;
     data.error = Reason::kIo;
     part.result = Reason::kIo;
     data.cut_round = data.rounds;

@@ -3,6 +3,7 @@
 // call, so a write-back sees a write whole or not at all, and so does a reader.
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "fs/file/file_io_impl.h"
 
@@ -38,6 +39,8 @@ Result<std::uint64_t> FileIo::Impl::write(const InodeRef& inode, std::uint64_t o
   std::lock_guard lock(data->lock);
   if (append) offset = inode->size;
   if (offset >= kMaxFileBytes || bytes.size() > kMaxFileBytes - offset) return Reason::kFileTooBig;
+  if (blocks_of(offset + bytes.size()) > kFarBlock && far_extents(*inode) >= kMostFarExtents)
+    return Reason::kFileTooBig;
   WritePlan plan;
   plan.at = offset;
   plan.end = offset + bytes.size();
@@ -60,6 +63,21 @@ Result<std::uint64_t> FileIo::Impl::write(const InodeRef& inode, std::uint64_t o
   return offset;
 }
 
+// Of the file's last chunk, dirty ones included.
+std::size_t FileIo::Impl::far_extents(const InodeState& inode) const {
+  const Extents& extents = published(inode);
+  const auto far = std::partition_point(extents.begin(), extents.end(), [](const meta::Extent& e) {
+    return e.file_block < kFarBlock;
+  });
+  auto count = static_cast<std::size_t>(extents.end() - far);
+  const auto add = [&](const SegmentMap& map) {
+    count += static_cast<std::size_t>(std::distance(map.lower_bound(kFarBlock), map.end()));
+  };
+  add(inode.data->dirty);
+  for (const auto& set : inode.data->sets) add(set->segments);
+  return count;
+}
+
 // On return everything is at hand that take_gap() and take_bytes() need. Blocks; the caller holds
 // the file's lock, so what is dirty can only become less meanwhile (by write-back).
 Result<void> FileIo::Impl::prepare_write(const InodeRef& inode, WritePlan& plan) {
@@ -77,7 +95,13 @@ Result<void> FileIo::Impl::prepare_write(const InodeRef& inode, WritePlan& plan)
     if (plan.gap_block) need += to_reserve(*inode, *plan.gap_block, *plan.gap_block + 1);
     if (need <= plan.held) return {};
     const std::uint64_t more = need - plan.held;
-    ETCFS_CHECK(reserve(inode, more));
+    if (auto r = reserve(inode, more); !r) {
+      if (r.error() != Reason::kNoSpace || plan.held == 0) return r;
+      // Two that hold half each would refuse each other: once more from nothing.
+      d.space.unreserve(std::exchange(plan.held, 0));
+      rt::yield();
+      continue;
+    }
     plan.held += more;
   }
 }
@@ -141,18 +165,25 @@ std::uint64_t FileIo::Impl::to_reserve(const InodeState& inode, std::uint64_t fi
   return n;
 }
 
-// Space::reserve(); where it says that the device is full, what pending cuts and overwrites still
-// hold is given back first, and once more.
+// Space::reserve(); where it says that the device is full, what our own write-back and deletions are
+// about to free is waited for first.
 Result<void> FileIo::Impl::reserve(const InodeRef& inode, std::uint64_t blocks) {
+  constexpr unsigned kMostTries = 64;
   auto r = d.space.reserve(blocks);
-  if (r || r.error() != Reason::kNoSpace) return r;
-  if (dirty_files.empty()) return r;
-  auto own = flush_once(inode, false);
-  std::vector<Part> parts = pick(true, nullptr);
-  if (!parts.empty()) run_background(std::move(parts));
-  if (!own && own.error() != Reason::kRetry) return own;
-  ETCFS_CHECK(d.stream.sync());
-  return d.space.reserve(blocks);
+  for (unsigned tries = 0; !r && r.error() == Reason::kNoSpace && tries < kMostTries; ++tries) {
+    const std::uint64_t before = next_round;
+    const bool under_way = !rounds.empty();
+    // The caller holds the file's lock and a pin, and no turn: rounds never wait for it.
+    if (auto own = flush_once(inode, false); !own && own.error() != Reason::kRetry) return own;
+    std::vector<Part> parts = pick(true, nullptr);
+    const bool took = !parts.empty();
+    if (took) run_background(std::move(parts));
+    round_ended.wait([&] { return rounds.empty() || *rounds.begin() >= before; });
+    ETCFS_CHECK(d.stream.sync());
+    r = d.space.reserve(blocks);
+    if (!took && !under_way) break;
+  }
+  return r;
 }
 
 // The segment into which `block` goes, which is not dirty yet, made or extended by up to `blocks`.

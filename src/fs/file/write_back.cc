@@ -38,6 +38,7 @@ void FileIo::Impl::write_back(std::vector<Part>& parts, RoundOptions options) {
         ios.push_back(
             {p.device_block, {s.at(first + p.offset), std::size_t{p.blocks} << kBlockShift}, &p});
   }
+  const std::uint64_t errors_before = flush_errors;
   const bool wrote = write_pieces(std::move(ios));
   guard.reset();
   for (Part& part : parts) {
@@ -45,9 +46,13 @@ void FileIo::Impl::write_back(std::vector<Part>& parts, RoundOptions options) {
     part.write_turn.unlock();
   }
   if (wrote) {
+    // Also a flush that succeeds says nothing about what one that failed meanwhile has lost.
     if (auto r = d.device.flush(); !r) {
+      ++flush_errors;
       ETCFS_LOG_WARN("the device did not flush; what was written is written again",
                      field("reason", reason_name(r.error())));
+    }
+    if (flush_errors != errors_before) {
       for (Part& part : parts)
         if (part.set)
           for (auto& [first, s] : part.set->segments)
@@ -85,8 +90,12 @@ Result<void> FileIo::Impl::reserve_missing(Part& part) {
     if (auto r = d.space.reserve(blocks); !r) {
       data.error = r.error();
       ++data.failures;
+      ++data.failed_total;
+      ++space_failures;
+      data.retry_at = rt::now() + kNoSpaceRetry;
       return r;
     }
+    space_failures = 0;
     it = data.dirty.find(first);  // it may have been cut, or extended, or be gone
     if (it != data.dirty.end() && !it->second.reserved && it->second.blocks <= blocks) {
       it->second.reserved = true;
@@ -274,6 +283,13 @@ bool FileIo::Impl::write_pieces(std::vector<Io> ios) {
     pieces.reserve(r.count);
     for (std::size_t k = 0; k < r.count; ++k) pieces.push_back(shared->ios[r.first + k].bytes);
     const std::uint64_t at = shared->ios[r.first].device_block;
+    const bool in_place = std::any_of(
+        shared->ios.begin() + static_cast<std::ptrdiff_t>(r.first),
+        shared->ios.begin() + static_cast<std::ptrdiff_t>(r.first + r.count),
+        [](const Io& io) { return io.piece->in_place; });
+    // Past the deadline others may have taken the file over. New places are nobody else's.
+    while (in_place && d.deadline && rt::now() >= d.deadline() && !d.stream.fenced())
+      rt::sleep_for(10ms);
     for (unsigned tries = 1;; ++tries) {
       const auto result = d.device.write(at, pieces);
       if (result) return;
@@ -310,12 +326,15 @@ Result<void> FileIo::Impl::flush(const InodeRef& inode, bool data_only) {
       return {};
   }
   DataUse use(inode);
+  const std::uint64_t failed_before = use->failed_total;
   Result<void> result = flush_once(inode, data_only);
   for (unsigned tries = 1; !result && result.error() == Reason::kRetry; ++tries) {
     std::unique_lock<RwLock> lock;
     if (tries >= kFreeTries) lock = std::unique_lock(use->lock);
     result = flush_once(inode, data_only);
   }
+  // Another caller may have taken the error of what this one waited for.
+  if (!use->error && result && use->failed_total != failed_before) return Reason::kIo;
   if (!use->error) return result;
   const Reason error = *use->error;
   use->error.reset();

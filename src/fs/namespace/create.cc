@@ -166,8 +166,7 @@ Result<Entry> Filesystem::mknod(const Caller& caller, Ino parent, std::string_vi
   ETCFS_TRY(Born born, c.run(true, [&](Attempt& a) {
     return give_birth(c, a, caller, parent, name, {.mode = mode, .rdev = rdev, .symlink = {}});
   }));
-  ETCFS_CHECK(c.finish(born.step));
-  return born.entry;
+  return c.finish(born.step, born.entry);
 }
 
 Result<Entry> Filesystem::mkdir(const Caller& caller, Ino parent, std::string_view name,
@@ -178,8 +177,7 @@ Result<Entry> Filesystem::mkdir(const Caller& caller, Ino parent, std::string_vi
   ETCFS_TRY(Born born, c.run(true, [&](Attempt& a) {
     return give_birth(c, a, caller, parent, name, {.mode = mode, .rdev = 0, .symlink = {}});
   }));
-  ETCFS_CHECK(c.finish(born.step));
-  return born.entry;
+  return c.finish(born.step, born.entry);
 }
 
 Result<Entry> Filesystem::symlink(const Caller& caller, Ino parent, std::string_view name,
@@ -192,8 +190,7 @@ Result<Entry> Filesystem::symlink(const Caller& caller, Ino parent, std::string_
     return give_birth(c, a, caller, parent, name,
                       {.mode = S_IFLNK | 0777, .rdev = 0, .symlink = target});
   }));
-  ETCFS_CHECK(c.finish(born.step));
-  return born.entry;
+  return c.finish(born.step, born.entry);
 }
 
 Result<Filesystem::Created> Filesystem::create(const Caller& caller, Ino parent,
@@ -220,15 +217,23 @@ Result<Filesystem::Created> Filesystem::create(const Caller& caller, Ino parent,
     return o;
   }));
   if (!out.there) {
-    ETCFS_CHECK(c.finish(out.born.step));
-    return Created{out.born.entry, out.open};
+    auto entry = c.finish(out.born.step, out.born.entry);
+    if (entry) return Created{*entry, out.open};
+    (void)c.close_handle(out.open.handle);
+    return entry.error();
   }
   // Another node was faster: what the kernel thought absent exists. Open that.
   ETCFS_TRY(Entry entry, lookup(caller, parent, name));
   if (entry.ino == Ino{}) return Reason::kStale;
-  if ((entry.attr.mode & S_IFMT) != S_IFREG) return Reason::kExists;
+  // Not for us to open: the kernel walks the path again, and does what is right for its kind.
+  if ((entry.attr.mode & S_IFMT) != S_IFREG) return Reason::kStale;
   ETCFS_TRY(OpenReply opened, open(caller, entry.ino, open_flags));
-  ETCFS_TRY(AttrReply attr, getattr(entry.ino));
+  const auto attr_reply = getattr(entry.ino);
+  if (!attr_reply) {
+    (void)release(entry.ino, opened.handle, 0);
+    return attr_reply.error();
+  }
+  const AttrReply& attr = *attr_reply;
   entry.attr = attr.attr;
   entry.attr_timeout = attr.attr_timeout;
   entry.entry_timeout = Nanos{0};

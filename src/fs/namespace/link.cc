@@ -49,8 +49,7 @@ Result<Entry> Filesystem::link(const Caller&, Ino ino, Ino new_parent, std::stri
     o.entry = c.entry_of(*dir, *dir->find(new_name), *inode);
     return o;
   }));
-  ETCFS_CHECK(c.finish(out.step));
-  return out.entry;
+  return c.finish(out.step, out.entry);
 }
 
 }  // namespace etcfs::fs

@@ -1,3 +1,5 @@
+#include <sys/stat.h>
+
 #include "fs/impl.h"
 
 namespace etcfs::fs {
@@ -30,7 +32,8 @@ Result<Entry> Filesystem::lookup(const Caller&, Ino parent, std::string_view nam
           break;
       }
       // A directory that another node holds need not be waited for: number and type, zero timeout.
-      if (entry->ino.is_directory() &&
+      // But in a sticky directory the kernel looks at the owner without asking again.
+      if (entry->ino.is_directory() && !(dir->dir->rec.mode & S_ISVTX) &&
           c.d.locks.usable(entry->ino.family()).names == LockMode::kNone) {
         if (tried) return c.entry_of(*dir, *entry, nullptr);
         ahead.push_back(entry->ino.family());

@@ -20,16 +20,19 @@ void Core::drop_entry_target(InodeRef inode, WallTime when, meta::Step& step) {
   const bool used = is_open(ino) || family(ino.family()).held_elsewhere(ino);
   const bool simple = !file.is_regular() || !io.deletion_may_block(file);
   if (simple && !used && file.pins == 0) {
-    if (file.is_regular())
+    if (file.is_regular()) {
+      const StepNo before = d.stream.last_appended();
       ETCFS_ASSERT(io.add_deletion(inode, step));
-    else
+      ETCFS_ASSERT(d.stream.last_appended() == before);  // nothing of it comes before the name goes
+    } else {
       step.erase(d.keys.inode(ino));
+    }
     forget_file(file);
     return;
   }
   step.put(d.keys.orphan(ino), meta::encode_orphan());
   put_inode(step, file);
-  if (!used) queue_reap(ino);
+  if (!is_open(ino)) queue_reap(ino);
 }
 
 Result<void> Filesystem::unlink(const Caller&, Ino parent, std::string_view name) {

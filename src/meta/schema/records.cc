@@ -142,12 +142,16 @@ std::string encode(const Beat& v) {
   m.set_machine_id(v.machine_id);
   m.set_device_dev(v.device_dev);
   m.set_device_ino(v.device_ino);
+  if (v.proven_from < v.epoch) m.set_proven_from(v.proven_from.v);
   return serialize(m);
 }
 Result<Beat> decode_beat(std::string_view bytes) {
   pb::Beat m;
   if (!parse(m, bytes)) return Reason::kCorrupt;
-  return Beat{Epoch{m.epoch()}, m.boot_id(), m.machine_id(), m.device_dev(), m.device_ino()};
+  if (m.proven_from() > m.epoch()) return Reason::kCorrupt;
+  const Epoch epoch{m.epoch()};
+  return Beat{epoch,          m.boot_id(),    m.machine_id(),
+              m.device_dev(), m.device_ino(), m.proven_from() ? Epoch{m.proven_from()} : epoch};
 }
 
 std::string encode(const Live& v) {

@@ -49,6 +49,7 @@ struct Beat {
   Epoch epoch;
   std::string boot_id, machine_id;
   std::uint64_t device_dev = 0, device_ino = 0;
+  Epoch proven_from;  // epochs [proven_from, epoch) have provably ended; epoch: none is known to have
 };
 struct Live {
   Epoch epoch;
