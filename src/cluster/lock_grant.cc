@@ -45,14 +45,14 @@ LockService::Impl::Loads LockService::Impl::add_grant(std::vector<meta::KvOp>& o
     return static_cast<int>(ops.size()) - 1;
   };
   if (names && files)
-    at.inodes = add(RangeOp{first, end, kLoadLimit});
+    at.inodes = add(RangeOp{first, end, options.load_limit});
   else if (names)
     at.inodes = add(RangeOp{first, {}});
   else if (files)
-    at.inodes = add(RangeOp{second, end, kLoadLimit});
+    at.inodes = add(RangeOp{second, end, options.load_limit});
   if (names) {
     const std::string entries_prefix = keys.entries(Ino{family, 0});
-    at.entries = add(RangeOp{entries_prefix, meta::prefix_end(entries_prefix), kLoadLimit});
+    at.entries = add(RangeOp{entries_prefix, meta::prefix_end(entries_prefix), options.load_limit});
   }
   // Also with an upgrade: others that held S may have left holds when they gave it up.
   if (files || (before.files == LockMode::kShared && target.files == LockMode::kExclusive))

@@ -44,7 +44,7 @@ struct LockNeed {
 };
 
 // What stood in etcd under the family when the lock was granted, read in the same transaction: up
-// to kLoadLimit keys of each kind; the *_more flags say that the rest is to be read by ranges.
+// to Options::load_limit keys of each kind; the *_more flags say that the rest is to be read by ranges.
 struct FamilyContents {
   std::vector<meta::KeyValue> inodes;  // i/<family>/   (index 0, the directory, comes first)
   bool inodes_more = false;
@@ -52,7 +52,6 @@ struct FamilyContents {
   bool entries_more = false;
   std::vector<meta::KeyValue> holds;  // hold/<family …>, all of them
 };
-inline constexpr std::int64_t kLoadLimit = 512;
 
 // The cached state that locks protect; implemented by fs. on_* run on the runtime thread and must
 // not block; the blocking ones run in a fiber of the lock service.
@@ -83,6 +82,7 @@ class LockService {
     Nanos maximum_hold = std::chrono::milliseconds(200);
     Nanos want_patience = std::chrono::milliseconds(50);  // wants that sleep longer are passed over
     std::size_t held_budget = 100'000;  // families; beyond, the idlest are released
+    std::int64_t load_limit = 512;      // keys of each kind that come with a grant
   };
   struct Counters {
     std::uint64_t acquires = 0, acquire_txns = 0, waits = 0, releases = 0, ahead = 0;

@@ -34,6 +34,7 @@ struct FsOptions {
   bool sync = false;                                  // -o sync: every operation waits for its commit
   std::uint64_t dirty_bytes = 256 * kMiB;             // beyond: write() waits for write-back
   Nanos dirty_age = std::chrono::seconds(1);
+  std::int64_t load_page = 5000;                      // keys of one range read of a listing
   std::size_t cached_inodes = 400'000;                // beyond: idle families are released
 };
 

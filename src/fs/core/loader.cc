@@ -6,7 +6,6 @@
 
 namespace etcfs::fs {
 namespace {
-constexpr std::int64_t kPage = 5000;
 constexpr std::uint64_t kFamilyBlock = 8192;
 constexpr Nanos kLoadDeadline = std::chrono::seconds(10);
 }  // namespace
@@ -185,7 +184,7 @@ Result<void> Core::load_complete(Family f) {
   auto pages = [&](std::string prefix, auto&& take) -> Result<bool> {
     std::string key = prefix, end = meta::prefix_end(prefix);
     for (;;) {
-      ETCFS_TRY(auto reply, must_range({.key = key, .end = end, .limit = kPage}));
+      ETCFS_TRY(auto reply, must_range({.key = key, .end = end, .limit = options.load_page}));
       fam = find_family(f);
       if (!fam || fam->generation != generation) return false;
       for (auto& kv : reply.kvs) ETCFS_CHECK(take(kv));
