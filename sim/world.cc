@@ -242,7 +242,7 @@ void World::restart_cleanly(Slot& slot) {
   if (!in_node(slot, [&slot] { return slot.clients.front()->syncfs(); }))
     return fail("cannot sync");
   if (!in_node(slot, [&slot] {
-        slot.node->stop();
+        (void)slot.node->stop();
         return true;
       }))
     return;
@@ -326,7 +326,7 @@ void World::run(SimReport& report) {
   if (!report.right || !drain() || !recheck()) return;
   for (auto& slot : slots_) {
     if (!in_node(*slot, [&slot] {
-          slot->node->stop();
+          (void)slot->node->stop();
           return true;
         }))
       return;

@@ -89,8 +89,9 @@ struct Node::Impl {
     return {};
   }
 
-  void stop() {
-    if (fs) fs->stop();
+  Result<void> stop() {
+    Result<void> written;
+    if (fs) written = fs->stop();
     if (locks && !fenced) locks->release_all();
     if (space && !fenced) space->give_back();
     if (locks) locks->stop();
@@ -109,6 +110,7 @@ struct Node::Impl {
       }
       membership->stop();
     }
+    return written;
   }
 };
 
@@ -126,10 +128,10 @@ Node::~Node() {
 
 Result<void> Node::start() {
   auto r = impl_->start();
-  if (!r) impl_->stop();
+  if (!r) (void)impl_->stop();
   return r;
 }
-void Node::stop() { impl_->stop(); }
+Result<void> Node::stop() { return impl_->stop(); }
 void Node::on_fenced(std::function<void()> fn) { impl_->fenced_fn = std::move(fn); }
 bool Node::fenced() const { return impl_->fenced; }
 fs::Filesystem& Node::fs() { return *impl_->fs; }

@@ -39,7 +39,8 @@ class Node {
   Result<void> start();
   // Flushes, releases locks, gives arenas back, leaves; in reverse order. Blocks. Also after fencing
   // (then nothing more reaches etcd).
-  void stop();
+  // An error: some data could not be written back, and is lost.
+  Result<void> stop();
   void on_fenced(std::function<void()> fn);  // before start(); runs once, must not block
   bool fenced() const;
 

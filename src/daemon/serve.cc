@@ -68,6 +68,7 @@ class Daemon {
   rt::Condition changed_;
   int signals_while_stopping_ = 0;
   bool started_ = false, signalled_ = false, gone_ = false, fenced_ = false, stopping_ = false;
+  bool data_lost_ = false;
 };
 
 std::string Daemon::etcd_failed(Reason reason) const {
@@ -241,7 +242,7 @@ void Daemon::stop() {
       ETCFS_LOG_WARN("the mount was busy: open files end with an error");
   }
   if (session_ && !fenced_) session_->refuse(Reason::kShutdown);
-  if (node_) node_->stop();
+  if (node_ && !node_->stop()) data_lost_ = true;
   if (session_) session_->stop();
   kernel_.detach();
 }
@@ -273,7 +274,8 @@ int Daemon::run() {
   node_.reset();
   kv_.reset();
   device_.reset();
-  return fenced_ ? kWasFenced : kClean;
+  if (fenced_) return kWasFenced;
+  return data_lost_ ? kDataLost : kClean;
 }
 
 void Daemon::on_signal(int signal) {

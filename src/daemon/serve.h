@@ -13,6 +13,7 @@ enum ExitStatus {
   kFailedToStart = 1,
   kMountFailed = 32,  // kFailedToStart as a helper of mount(8)
   kWasFenced = 3,
+  kDataLost = 5,     // the last write-back failed
   kLeftInHaste = 4,  // a second signal while stopping: what was not yet in etcd is lost
 };
 

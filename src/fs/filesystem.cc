@@ -39,15 +39,18 @@ Result<void> Filesystem::start() {
   return c.walk_orphans();
 }
 
-void Filesystem::stop() {
+Result<void> Filesystem::stop() {
   Impl& c = *impl_;
   c.gate.close();
-  if (auto r = c.io.sync_all(); !r)
-    ETCFS_LOG_ERROR("write-back failed at the end", log::field("reason", reason_name(r.error())));
+  const Result<void> written = c.io.sync_all();
+  if (!written)
+    ETCFS_LOG_ERROR("write-back failed at the end",
+                    log::field("reason", reason_name(written.error())));
   c.stopping = true;
   c.work.notify_all();
   c.io.stop();
   c.group.wait();
+  return written;
 }
 
 Result<StatFs> Filesystem::statfs() {

@@ -55,7 +55,9 @@ class Filesystem {
   Filesystem(Deps deps, FsOptions options);
   ~Filesystem();
   Result<void> start();      // blocks; walks orphans
-  void stop();               // refuses new operations, waits for running ones, writes all data back; blocks
+  // Refuses new operations, waits for running ones, writes all data back; blocks. An error: some data
+  // could not be written, and is lost with the node.
+  Result<void> stop();
 
   Result<Entry> lookup(const Caller& caller, Ino parent, std::string_view name);
   Result<AttrReply> getattr(Ino ino);

@@ -138,8 +138,9 @@ Result<void> FileIo::Impl::sync_listed(const std::function<bool(const FileData&)
     if (auto r = flush_many(pinned.inodes, false); !r && result) result = r;
   }
   for (const InodeRef& inode : others)
-    for (int tries = 0; !inode->gone && needs_flush(*inode) && tries < 10'000; ++tries) {
+    for (int tries = 0; !inode->gone && needs_flush(*inode); ++tries) {
       if (d.stream.fenced()) return Reason::kFenced;
+      if (tries == 10'000) return Reason::kTimeout;
       rt::sleep_for(1ms);
     }
   return result;
