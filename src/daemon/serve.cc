@@ -25,7 +25,7 @@
 namespace etcfs::daemon {
 namespace {
 
-constexpr unsigned kReadAheadKib = 1024;
+constexpr unsigned kReadAheadKib = 4096;
 constexpr auto kReadyTimeout = 10s;
 constexpr auto kLockRetry = 50ms;
 
