@@ -124,7 +124,7 @@ class Layer(testbed.Case):
         bdi = pathlib.Path(f"/sys/class/bdi/{os.major(st.st_dev)}:{os.minor(st.st_dev)}")
         if not bdi.exists():
             self.skipTest("no /sys/class/bdi")
-        self.assertEqual("1024", (bdi / "read_ahead_kb").read_text().strip())
+        self.assertEqual("4096", (bdi / "read_ahead_kb").read_text().strip())
 
     # -- setuid and setgid (killpriv v2) --
 
