@@ -219,9 +219,9 @@ Result<void> Filesystem::fsync(Ino ino, Handle handle, bool data_only) {
   // Being given up: that writes everything back and appends it.
   c.released.wait([&] {
     FamilyState* fam = c.find_family(ino.family());
-    return !fam || !fam->closed || c.is_fenced();
+    return !fam || !fam->closed || c.d.stream.fenced();
   });
-  if (c.is_fenced()) return Reason::kFenced;
+  if (c.d.stream.fenced()) return Reason::kFenced;
   InodeRef target;
   if (FamilyState* fam = c.find_family(ino.family())) {
     auto it = fam->files.find(ino.index());
@@ -241,7 +241,7 @@ Result<void> Filesystem::fsync(Ino ino, Handle handle, bool data_only) {
   ETCFS_CHECK(c.d.stream.sync());
   // With nothing to commit, nobody has asked etcd whether this node may still promise anything.
   while (c.now() >= c.d.membership.deadline()) {
-    if (c.is_fenced()) return Reason::kFenced;
+    if (c.d.stream.fenced()) return Reason::kFenced;
     rt::sleep_for(std::chrono::milliseconds(10));
   }
   return c.take_write_error(handle);  // of a release that has lost what it could not write

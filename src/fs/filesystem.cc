@@ -16,12 +16,7 @@ Result<void> Filesystem::start() {
   c.group.spawn([&c] { c.reap_loop(); });
   c.group.spawn([&c] { c.walk_loop(); });
   c.group.spawn([&c] { c.budget_loop(); });
-  const auto out = [&c] {
-    c.fenced = true;
-    c.released.notify_all();
-  };
-  c.d.stream.on_fenced(out);
-  c.d.membership.on_fenced(out);
+  c.d.stream.on_fenced([&c] { c.released.notify_all(); });
   ETCFS_CHECK(c.load_families());
   c.d.membership.on_epoch_raised([&c](const NodeName&, Epoch) {
     // A dead node's open files count for nothing any more.

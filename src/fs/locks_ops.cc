@@ -69,7 +69,7 @@ Result<void> Filesystem::setlk(const Caller& caller, Ino ino, const LockRequest&
     return {};
   }
   for (;;) {
-    if (c.is_fenced()) return Reason::kFenced;
+    if (c.d.stream.fenced()) return Reason::kFenced;
     if (c.gate.closed()) return Reason::kShutdown;
     auto may = may_lock(c, ino);
     if (!may && may.error() == Reason::kRetry) continue;

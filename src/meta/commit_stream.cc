@@ -104,8 +104,8 @@ void CommitStream::Impl::gather() {
   batch.clear();
   batch_full = false;
   for (Queued& q : queue)
-    if (!(gathering = batch.add(q.step, room))) break;
-  batch_full = !gathering;
+    if ((batch_full = !batch.add(q.step, room))) break;
+  gathering = true;
   const Time until = last_sent + kGather;
   while (!urgent() && rt::now() < until)
     if (!hurry_cond.wait_until(until)) break;

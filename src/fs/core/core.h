@@ -128,7 +128,6 @@ struct Core : cluster::LockClient {
   rt::Condition walk_progress;
   std::size_t ahead_unused = 0;
   bool stopping = false;
-  bool fenced = false;  // known from membership; the stream may know first
 
   template <class F>
   auto run(bool changes, F&& body) -> decltype(body(std::declval<Attempt&>()));
@@ -142,7 +141,6 @@ struct Core : cluster::LockClient {
   Time now() const { return rt::now(); }
   WallTime wall() const { return rt::Runtime::current().wall_now(); }
   OpenInfo* open_info(Ino ino);
-  bool is_fenced() const { return fenced || d.stream.fenced(); }
   bool is_open(Ino ino) { return open_info(ino) != nullptr; }
 
   // Answers.
@@ -211,6 +209,10 @@ struct Core : cluster::LockClient {
   void start_task(const std::shared_ptr<Tasks>& tasks, std::function<void()> body);
   void start_dropping(const std::vector<Ino>& inodes, const LockedPages& locked,
                       const std::shared_ptr<Tasks>& tasks);
+  std::uint64_t start_dropping_gaps(Ino ino, std::uint64_t first,
+                                    const std::vector<LockedRange>& around,
+                                    const std::shared_ptr<Tasks>& tasks);
+  bool wait_for_dropping(Tasks& tasks, const std::function<bool()>& changed);  // blocks
   void drop_pages(Family f, const std::vector<Ino>& inodes);
   void drop_file_pages(FamilyState& fam, bool all);
   void drop_last_page(InodeState& inode);  // blocks

@@ -3,23 +3,20 @@
 // deleted) wins: etcd may lag behind this node's own steps.
 #include "base/log.h"
 #include "fs/core/core.h"
+#include "meta/patient_range.h"
 
 namespace etcfs::fs {
 namespace {
 constexpr std::uint64_t kFamilyBlock = 8192;
-constexpr Nanos kLoadDeadline = std::chrono::seconds(10);
 }  // namespace
 
-// Operations wait for etcd as long as it takes, or until this node is out of it.
+// Until this node is out of the cluster.
 Result<meta::RangeReply> Core::must_range(const meta::RangeOp& op) {
-  for (;;) {
-    if (is_fenced()) return Reason::kFenced;
+  return meta::patient_range(d.kv, op, Revision{}, [this]() -> Result<void> {
+    if (d.stream.fenced()) return Reason::kFenced;
     if (gate.closed()) return Reason::kShutdown;
-    auto reply = d.kv.range(op, Revision{}, now() + kLoadDeadline);
-    if (reply || (reply.error() != Reason::kTimeout && reply.error() != Reason::kUnavailable))
-      return reply;
-    rt::sleep_for(std::chrono::milliseconds(50));
-  }
+    return {};
+  });
 }
 
 FamilyState& Core::family(Family f) {

@@ -53,7 +53,6 @@ Core::LockedPages Core::locked_pages(Family f) const {
 // Starts to drop all of these files but what is locked. `tasks` counts what has not ended.
 void Core::start_dropping(const std::vector<Ino>& inodes, const LockedPages& locked,
                           const std::shared_ptr<Tasks>& tasks) {
-  auto start = [&](std::function<void()> drop) { start_task(tasks, std::move(drop)); };
   std::vector<Ino> whole;
   for (Ino ino : inodes) {
     auto it = locked.find(ino);
@@ -61,15 +60,33 @@ void Core::start_dropping(const std::vector<Ino>& inodes, const LockedPages& loc
       whole.push_back(ino);
       continue;
     }
-    std::uint64_t at = 0;
-    for (const LockedRange& r : it->second) {
-      if (r.begin > at)
-        start([this, ino, at, length = r.begin - at] { d.kernel.invalidate(ino, at, length); });
-      at = std::max(at, r.end);
-    }
-    start([this, ino, at] { d.kernel.invalidate(ino, at, 0); });
+    const std::uint64_t end = start_dropping_gaps(ino, 0, it->second, tasks);
+    start_task(tasks, [this, ino, end] { d.kernel.invalidate(ino, end, 0); });
   }
-  if (!whole.empty()) start([this, whole = std::move(whole)] { d.kernel.invalidate_all(whole); });
+  if (!whole.empty())
+    start_task(tasks, [this, whole = std::move(whole)] { d.kernel.invalidate_all(whole); });
+}
+
+// What lies between `first` and the last of these ranges, and not in them; answers where that ends.
+std::uint64_t Core::start_dropping_gaps(Ino ino, std::uint64_t first,
+                                        const std::vector<LockedRange>& around,
+                                        const std::shared_ptr<Tasks>& tasks) {
+  for (const LockedRange& r : around) {
+    if (r.begin > first)
+      start_task(tasks, [this, ino, first, length = r.begin - first] {
+        d.kernel.invalidate(ino, first, length);
+      });
+    first = std::max(first, r.end);
+  }
+  return first;
+}
+
+// True: all of them have ended; false: what they had to go around has changed meanwhile.
+bool Core::wait_for_dropping(Tasks& tasks, const std::function<bool()>& changed) {
+  const auto done = [&] { return tasks.left == 0; };
+  while (!tasks.ended.wait_until(now() + kPatience, done))
+    if (changed()) return done();
+  return true;
 }
 
 // Blocks until no page of these files is readable in the kernel but those of requests under way.
@@ -84,10 +101,7 @@ void Core::drop_pages(Family f, const std::vector<Ino>& inodes) {
           start_task(edges,
                      [this, ino = ino, r] { d.kernel.invalidate(ino, r.begin, kBlockBytes); });
     edges->ended.wait_until(now() + kForCachedEdge, [&] { return edges->left == 0; });
-    auto done = [&] { return tasks->left == 0; };
-    while (!tasks->ended.wait_until(now() + kPatience, done))
-      if (locked_pages(f) != locked) break;
-    if (done()) return;
+    if (wait_for_dropping(*tasks, [&] { return locked_pages(f) != locked; })) return;
   }
 }
 
@@ -98,35 +112,24 @@ void Core::drop_full_pages(Ino ino, std::uint64_t offset, std::size_t size) {
   const std::uint64_t first = (offset + kBlockBytes - 1) & ~(kBlockBytes - 1);
   const std::uint64_t last = page_of(offset + size);
   if (last <= first) return;
-  using Ranges = std::vector<std::pair<std::uint64_t, std::uint64_t>>;
   const auto being_read = [&] {
-    Ranges out;
+    std::vector<LockedRange> out;
     if (auto it = pending_reads.find(ino); it != pending_reads.end())
       for (const PendingRequest& r : it->second) {
         const std::uint64_t begin = std::max(page_of(r.begin), first);
         const std::uint64_t end = std::min(page_of(r.end + kBlockBytes - 1), last);
-        if (begin < end) out.emplace_back(begin, end);
+        if (begin < end) out.push_back({begin, end, false});
       }
     std::sort(out.begin(), out.end());
     return out;
   };
   for (;;) {
-    const Ranges around = being_read();
+    const std::vector<LockedRange> around = being_read();
     auto tasks = std::make_shared<Tasks>();
-    std::uint64_t at = first;
-    const auto drop_to = [&](std::uint64_t end) {
-      if (end > at)
-        start_task(tasks, [this, ino, at, end] { d.kernel.invalidate(ino, at, end - at); });
-    };
-    for (const auto& [begin, end] : around) {
-      drop_to(begin);
-      at = std::max(at, end);
-    }
-    drop_to(last);
-    auto done = [&] { return tasks->left == 0; };
-    while (!tasks->ended.wait_until(now() + kPatience, done))
-      if (being_read() != around) break;
-    if (done()) return;
+    const std::uint64_t at = start_dropping_gaps(ino, first, around, tasks);
+    if (at < last)
+      start_task(tasks, [this, ino, at, last] { d.kernel.invalidate(ino, at, last - at); });
+    if (wait_for_dropping(*tasks, [&] { return being_read() != around; })) return;
   }
 }
 

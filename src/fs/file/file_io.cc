@@ -3,6 +3,7 @@
 
 #include "base/log.h"
 #include "fs/file/file_io_impl.h"
+#include "meta/patient_range.h"
 
 namespace etcfs::fs {
 
@@ -93,16 +94,12 @@ Result<void> FileIo::Impl::wait_for_dirty_room(const InodeRef& inode, std::size_
   return {};
 }
 
-// Waits for etcd as long as it takes.
 Result<meta::RangeReply> FileIo::Impl::must_range(const meta::RangeOp& op, Revision at) {
-  while (true) {
+  return meta::patient_range(d.kv, op, at, [this]() -> Result<void> {
     if (d.stream.fenced()) return Reason::kFenced;
     if (stopping) return Reason::kShutdown;
-    auto reply = d.kv.range(op, at, rt::now() + kKvDeadline);
-    if (reply || (reply.error() != Reason::kTimeout && reply.error() != Reason::kUnavailable))
-      return reply;
-    rt::sleep_for(50ms);
-  }
+    return {};
+  });
 }
 
 // Reads x/<ino>/ if that has not been done. Blocks.

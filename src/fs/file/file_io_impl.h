@@ -36,7 +36,6 @@ inline constexpr unsigned kDeviceTries = 3;
 inline constexpr unsigned kFailuresUntilRefusal = 5;  // then write() no longer waits for room
 inline constexpr std::size_t kTailCopies = 1024;
 inline constexpr Nanos kNoSpaceRetry = std::chrono::milliseconds(200);
-inline constexpr Nanos kKvDeadline = std::chrono::seconds(10);
 
 struct FileIo::Impl {
   explicit Impl(Deps deps) : d(std::move(deps)) {}
